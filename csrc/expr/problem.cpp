@@ -86,6 +86,8 @@ void Problem::set_activation_function(std::optional<Gated> what) {
   put(epilogue, ActivationFunction{what.value_or(Gated::linear)}, what.has_value());
 }
 
+void Problem::set_residual(bool present) { put(epilogue, Residual{}, present); }
+
 void Problem::set_activation(Scalar activation) {
   if (!has_bytes_of_x()) formats.x = activation;
   if (!wide_y()) formats.y = formats.bias = activation;
@@ -155,12 +157,17 @@ std::string refusal(const Problem& problem) {
   if (problem.has_bytes_of_x() && !problem.has<ScaleOfToken>()) {
     return joined("x of ", name_of(formats.x), " without scales of its tokens");
   }
+  if (problem.has_residual()) {
+    if (problem.has_gate()) return "kernels add no residual to a product of gate and up";
+    if (problem.experts() != nullptr) return "kernels add no residual to rows of experts";
+    if (problem.wide_y()) return "kernels add no residual to y of f32";
+  }
   // Each kind once.
   const auto early = std::ranges::adjacent_find(
       problem.epilogue, [](const auto& a, const auto& b) { return a.index() >= b.index(); });
   return early == problem.epilogue.end() ? ""
                                          : "kernels take a second scale, scales of tokens, a bias, "
-                                           "a gate and an activation function "
+                                           "a gate, an activation function and a residual "
                                            "in this order";
 }
 
@@ -178,6 +185,7 @@ std::string to_string(const Problem& problem) {
   if (problem.passes > 1) out << problem.passes << " times ";
   out << "y[m<=" << problem.m << (problem.has_gate() ? ", n/2, n=" : ", n=") << problem.n << "] "
       << type << " = ";
+  if (problem.has_residual()) out << "residual[m, n] " << type << " + ";
   if (const Gating* gate = problem.gate()) out << to_string(*gate) << " of ";
   if (const auto what = problem.activation_function()) out << name_of(*what) << " of ";
   for (const EpilogueStep& step : problem.epilogue) {
@@ -228,8 +236,9 @@ double least_bytes(const Problem& problem, std::int64_t m) {
   const double of_row = windows == nullptr ? k
                                            : static_cast<double>(windows->numbers()) /
                                                  static_cast<double>(windows->positions());
-  const double rows = static_cast<double>(m) *
-                      (n * bytes_of(problem.formats.y) + of_row * bytes_of(problem.formats.x));
+  const int like_y = problem.has_residual() ? 2 : 1;
+  const double rows = static_cast<double>(m) * (n * like_y * bytes_of(problem.formats.y) +
+                                                of_row * bytes_of(problem.formats.x));
   const auto weights = problem.experts() != nullptr ? problem.products() : problem.batch;
   return weight_bytes(problem) * static_cast<double>(weights) +
          rows * static_cast<double>(problem.products());

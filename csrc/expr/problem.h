@@ -86,8 +86,13 @@ struct ActivationFunction {
   Gated what;
   bool operator==(const ActivationFunction&) const = default;
 };
-/// In the order in which kernels take them.
-using EpilogueStep = std::variant<SecondScale, ScaleOfToken, Bias, GateProduct, ActivationFunction>;
+/// Plus residual[b, m, n], which has the shape and the format of y and other memory.
+struct Residual {
+  bool operator==(const Residual&) const = default;
+};
+/// In the order in which kernels take them: y = function(sums + bias) + residual.
+using EpilogueStep =
+    std::variant<SecondScale, ScaleOfToken, Bias, GateProduct, ActivationFunction, Residual>;
 
 struct Problem {
   Weight weight;
@@ -125,6 +130,7 @@ struct Problem {
   bool has_scale2() const { return has<SecondScale>(); }
   bool has_bias() const { return has<Bias>(); }
   bool has_gate() const { return has<GateProduct>(); }
+  bool has_residual() const { return has<Residual>(); }
   /// Null where there is none.
   const Gating* gate() const;
   std::optional<Gated> activation_function() const;
@@ -146,6 +152,7 @@ struct Problem {
   void set_bias(bool present);
   void set_gate(const std::optional<Gating>& gating);
   void set_activation_function(std::optional<Gated> what);
+  void set_residual(bool present);
   /// Of x and y, where neither is rounded nor wide, and of y alone where x is.
   void set_activation(Scalar activation);
   /// x to 8 bits; nothing: as it is.
@@ -167,8 +174,8 @@ std::string to_string(const Problem& problem);
 
 /// Codes, scales and zero points of one product, in bytes.
 double weight_bytes(const Problem& problem);
-/// Bytes that any kernel must move: codes, scales, zero points, activations and outputs of `m`
-/// tokens, once each; of a batch and of experts, of each product.
+/// Bytes that any kernel must move: codes, scales, zero points, activations, a residual and outputs
+/// of `m` tokens, once each; of a batch and of experts, of each product.
 double least_bytes(const Problem& problem, std::int64_t m);
 
 }  // namespace ladder

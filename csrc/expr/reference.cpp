@@ -77,6 +77,16 @@ Reference gated(const Gating& gating, const Reference& sums, std::int64_t n) {
   return out;
 }
 
+/// The sums, plus the residual where there is one.
+Reference with_residual(const Problem& problem, const ProblemData& data, Reference sums) {
+  for (std::size_t at = 0; at < sums.y.size() && problem.has_residual(); ++at) {
+    const double residual = to_number(problem.formats.y, data.residual[at]);
+    sums.y[at] += residual;
+    sums.magnitude[at] += std::fabs(residual);
+  }
+  return sums;
+}
+
 }  // namespace
 
 Reference evaluate(const Problem& problem, const ProblemData& data) {
@@ -108,7 +118,7 @@ Reference evaluate(const Problem& problem, const ProblemData& data) {
   }
   if (const Gating* gate = problem.gate()) return gated(*gate, out, problem.n);
   const auto what = problem.activation_function();
-  return what ? activated(*what, std::move(out)) : out;
+  return with_residual(problem, data, what ? activated(*what, std::move(out)) : std::move(out));
 }
 
 }  // namespace ladder

@@ -18,8 +18,9 @@ struct ProblemData {
   std::vector<std::uint8_t> codes;           ///< [batch, n, k]
   std::vector<std::uint32_t> scales, zeros;  ///< [batch, n, groups]
   float scale2 = 1;
-  std::vector<std::uint32_t> bias;   ///< [batch, n]
-  std::vector<std::int32_t> gather;  ///< [k], a permutation
+  std::vector<std::uint32_t> bias;      ///< [batch, n]
+  std::vector<std::uint32_t> residual;  ///< [batch, m, n]
+  std::vector<std::int32_t> gather;     ///< [k], a permutation
 };
 
 /// y in double, and the sum of the magnitudes of everything added up, which scales its error bound.

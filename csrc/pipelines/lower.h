@@ -17,14 +17,16 @@ namespace ladder {
 ///   gather     i32, [k]: the column of x that each column of the weight multiplies
 ///   x          of Formats::x, [m, k], row-major; of windows the images
 ///   x_scales   f32, [m], of Problem::rounded_x() only
+///   residual   of Formats::y, [m, n], row-major; none of y's memory
 ///   y          of Formats::y, [m, n], row-major
 ///   workspace  f32, tiles * splits * tokens * rows of the tiles; ordered reduction only
 ///   counters   u32, tiles, zero before and after; ordered reduction only
 ///   items      u32, [items][kItemWords], of experts only: weight, scales, zeros, scale2 and gather
 ///              of an expert are expert * RoutedRows::bytes further, bias expert * n rounded
-///              up to kBiasOfExpert; x and y have the rows of all items, workspace and counters as
-///              much for each item as is said above. Of a batch, and of passes, the same without a
-///              table: items of Problem::m rows, the images of weights one behind the other
+///              up to kBiasOfExpert; x, residual and y have the rows of all items, workspace and
+///              counters as much for each item as is said above. Of a batch, and of passes, the
+///              same without a table: items of Problem::m rows, the images of weights one behind
+///              the other
 /// From the bias of one expert to that of the next: whole words of 16 bytes.
 constexpr std::int64_t kBiasOfExpert = 8;
 /// Of one item with so many tiles: whole words of 16 bytes.

@@ -33,7 +33,8 @@ Traffic traffic(const Schedule& s, const Decisions& decisions) {
   const double blocks = products * static_cast<double>(grid.count());
   const double m = static_cast<double>(problem.m);
   const double weights = weight_bytes(problem);
-  const double outputs = m * static_cast<double>(problem.n) * bytes_of(problem.formats.y);
+  const int like_y = problem.has_residual() ? 2 : 1;
+  const double outputs = m * static_cast<double>(problem.n) * like_y * bytes_of(problem.formats.y);
   const double inputs = m * static_cast<double>(problem.k) * bytes_of(problem.formats.x);
   // A block reads its columns of the activations, and its rows of the weight, whatever its
   // neighbours have.

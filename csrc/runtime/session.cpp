@@ -58,7 +58,8 @@ std::int64_t tokens_of_kernel(std::int64_t m, std::optional<Scalar> rounded) {
 
 Problem expression(const TType& type, std::int64_t n, std::int64_t k, bool gather,
                    Scalar activation, std::int64_t m, std::optional<Scalar> rounded, bool wide,
-                   const std::optional<Gating>& gating, std::optional<Gated> function) {
+                   const std::optional<Gating>& gating, std::optional<Gated> function,
+                   bool residual) {
   const auto all = intervals_of(rounded);
   LADDER_REQUIRE(1 <= m && m <= all.back(), "no kernel serves ", m, " tokens");
   Problem problem = linear_of(type, n, k, activation, all[interval_of(m, rounded)]);
@@ -68,6 +69,7 @@ Problem expression(const TType& type, std::int64_t n, std::int64_t k, bool gathe
   problem.widen_y(wide);
   problem.set_gate(gating);
   problem.set_activation_function(function);
+  problem.set_residual(residual);
   if (const auto why = refusal(problem); !why.empty()) fail<Unsupported>(why);
   return problem;
 }
@@ -99,7 +101,8 @@ std::string no_kernels(const TType& type, std::int64_t n, std::int64_t k, bool g
 
 Session::Session(const TType& type, std::int64_t n, std::int64_t k, bool gather,
                  bool dependent_launch, std::optional<Scalar> rounded, Session* as_they_come,
-                 bool wide, const std::optional<Gating>& gating, std::optional<Gated> function)
+                 bool wide, const std::optional<Gating>& gating, std::optional<Gated> function,
+                 Session* without_residual)
     : type_(type),
       n_(n),
       k_(k),
@@ -110,13 +113,17 @@ Session::Session(const TType& type, std::int64_t n, std::int64_t k, bool gather,
       wide_(wide),
       gating_(gating),
       function_(function),
+      without_residual_(without_residual),
       // The activations are no part of the image.
       parts_(image_parts(expression(type, n, k, gather, Scalar::f16, 1))) {}
 
 void Session::refuse_in_capture(std::int64_t m) const {
-  fail<Unsupported>("the kernel of ", to_string(type_), " [", n_, ", ", k_, "] for ", m,
-                    " tokens is not compiled, and a CUDA graph is being captured: call "
-                    "ladder.warmup(model, m=...) before the capture");
+  fail<Unsupported>(
+      "the kernel of ", to_string(type_), " [", n_, ", ", k_, "] for ", m, " tokens",
+      has_residual() ? " and a residual" : "",
+      " is not compiled, and a CUDA graph is being captured: call ",
+      has_residual() ? "layer.compile_for(dtype, m, residual=True)" : "ladder.warmup(model, m=...)",
+      " before the capture");
 }
 
 const LinearKernel* Session::linear(int ordinal, Scalar activation, std::int64_t m, void* stream) {
@@ -177,7 +184,9 @@ std::optional<Plan> Session::known_plan(int ordinal, Scalar activation, std::int
   if (const auto known = plans_.find(interval); known != plans_.end()) return known->second;
   const auto stored = plan_of(decided(ordinal, activation, m), in_chain());
   if (stored) plans_.insert_or_assign(interval, *stored);
-  return stored;
+  if (stored || without_residual_ == nullptr) return stored;
+  const std::lock_guard lock(without_residual_->compiling_);
+  return without_residual_->known_plan(ordinal, activation, m);
 }
 
 namespace {
@@ -235,9 +244,9 @@ const LinearKernel* Session::first_kernel(int ordinal, Scalar activation, std::i
 }
 
 Decisions Session::decided(int ordinal, Scalar activation, std::int64_t m) const {
-  return decide(
-      expression(type_, n_, k_, gather_, activation, m, rounded_, wide_, gating_, function_),
-      device_row(ordinal));
+  return decide(expression(type_, n_, k_, gather_, activation, m, rounded_, wide_, gating_,
+                           function_, has_residual()),
+                device_row(ordinal));
 }
 
 std::vector<std::string> Session::schedules(int ordinal, Scalar activation, std::int64_t m,
@@ -303,8 +312,20 @@ void Session::keep(int ordinal, Scalar activation, std::int64_t m, const std::st
                           Plan{schedule, measured});
 }
 
+Session& Session::with_residual() {
+  if (has_residual()) return *this;
+  Session* found = residual_session_.load(std::memory_order_acquire);
+  if (found == nullptr) [[unlikely]] {
+    found = &session(open_session(type_, n_, k_, gather_, dependent_launch_, rounded_, wide_,
+                                  gating_, function_, true));
+    residual_session_.store(found, std::memory_order_release);
+  }
+  return *found;
+}
+
 const LinearKernel& Session::transform(int ordinal, Transform which, void* stream) {
   if (as_they_come_ != nullptr) return as_they_come_->transform(ordinal, which, stream);
+  if (has_residual()) return without_residual_->transform(ordinal, which, stream);
   Slot& slot = transforms_.at(ordinal)[static_cast<std::size_t>(which)];
   const LinearKernel* kernel = slot.load(std::memory_order_acquire);
   if (kernel == nullptr) [[unlikely]] {
@@ -342,32 +363,39 @@ std::unordered_map<std::int64_t, std::unique_ptr<Session>>& sessions() {
 
 std::int64_t open_session(const TType& type, std::int64_t n, std::int64_t k, bool gather,
                           bool dependent_launch, std::optional<Scalar> rounded, bool wide,
-                          const std::optional<Gating>& gating, std::optional<Gated> function) {
+                          const std::optional<Gating>& gating, std::optional<Gated> function,
+                          bool residual) {
   LADDER_REQUIRE(n > 0 && k > 0, "a weight of [", n, ", ", k, "] has no kernels");
-  Session* as_they_come = nullptr;
-  if (rounded || gating || function) {
-    check(expression(type, n, k, gather, Scalar::f16, 1, rounded, wide, gating, function));
+  Session *as_they_come = nullptr, *without_residual = nullptr;
+  if (rounded || gating || function || residual) {
+    check(
+        expression(type, n, k, gather, Scalar::f16, 1, rounded, wide, gating, function, residual));
   }
   if (rounded) {
-    as_they_come = &session(
-        open_session(type, n, k, gather, dependent_launch, std::nullopt, false, gating, function));
+    as_they_come = &session(open_session(type, n, k, gather, dependent_launch, std::nullopt, false,
+                                         gating, function, residual));
   }
-  const auto number =
-      number_of(joined(to_string(type), "|", n, "|", k, gather ? "|gather" : "",
-                       dependent_launch ? "|dependent launch" : "",
-                       rounded ? "|activations of " : "", activation_type_of(rounded),
-                       wide ? "|y of float32" : "", gating ? "|gate " + to_string(*gating) : "",
-                       function ? joined("|then ", name_of(*function)) : ""));
+  if (residual) {
+    without_residual = &session(
+        open_session(type, n, k, gather, dependent_launch, rounded, wide, gating, function));
+  }
+  const auto number = number_of(joined(
+      to_string(type), "|", n, "|", k, gather ? "|gather" : "",
+      dependent_launch ? "|dependent launch" : "", rounded ? "|activations of " : "",
+      activation_type_of(rounded), wide ? "|y of float32" : "",
+      gating ? "|gate " + to_string(*gating) : "",
+      function ? joined("|then ", name_of(*function)) : "", residual ? "|plus a residual" : ""));
   const std::unique_lock lock(sessions_mutex);
   auto& slot = sessions()[number];
   if (slot == nullptr) {
     slot = std::make_unique<Session>(type, n, k, gather, dependent_launch, rounded, as_they_come,
-                                     wide, gating, function);
+                                     wide, gating, function, without_residual);
   }
   LADDER_CHECK(slot->n() == n && slot->k() == k && slot->type() == type &&
                    slot->gather() == gather && slot->dependent_launch() == dependent_launch &&
                    slot->rounded() == rounded && slot->has_wide_y() == wide &&
-                   slot->gating() == gating && slot->function() == function,
+                   slot->gating() == gating && slot->function() == function &&
+                   slot->has_residual() == residual,
                "two weights are called ", number);
   return number;
 }

@@ -77,12 +77,13 @@ enum class Operand {
   bias,
   x,
   x_scales,
+  residual,
   y,
   workspace,
   counters,
   items,
 };
-constexpr std::size_t kOperands = 12;
+constexpr std::size_t kOperands = 13;
 
 /// A kernel of the linear layer on one device.
 struct LinearKernel {
@@ -112,10 +113,12 @@ class Session {
   /// `wide`: of rounded activations, y and bias are float32.
   /// `gating`: rows of the weight alternate (kGateRows), and y is the product of gate and up.
   /// `function`: y is that activation function of the sums.
+  /// `without_residual`: y has a residual added, and that is the session of the same weight whose y
+  /// have none, which does all else that images need.
   Session(const TType& type, std::int64_t n, std::int64_t k, bool gather, bool dependent_launch,
           std::optional<Scalar> rounded = std::nullopt, Session* as_they_come = nullptr,
           bool wide = false, const std::optional<Gating>& gating = std::nullopt,
-          std::optional<Gated> function = std::nullopt);
+          std::optional<Gated> function = std::nullopt, Session* without_residual = nullptr);
 
   const TType& type() const { return type_; }
   std::int64_t n() const { return n_; }
@@ -135,6 +138,10 @@ class Session {
   bool has_wide_y() const { return wide_; }
   /// The session of the same weight whose y are so, opened by the first call. Of rounded ones.
   Session& wide();
+  /// The session of the same weight whose kernels add a residual, opened by the first call. Throws
+  /// Unsupported of a weight of gate and up in turn.
+  Session& with_residual();
+  bool has_residual() const { return without_residual_ != nullptr; }
   /// Where the image has what.
   const ImageParts& parts() const { return parts_; }
 
@@ -206,7 +213,8 @@ class Session {
                                  Incoming incoming);
   Passes rounded_passes(int ordinal, Scalar activation, std::int64_t m, void* stream,
                         Incoming incoming);
-  /// The plan of this process, else a store's. `compiling_` is held.
+  /// The plan of this process, else a store's, else, of kernels that add a residual, that of those
+  /// that do not: one more operand of y's size changes little. `compiling_` is held.
   std::optional<Plan> known_plan(int ordinal, Scalar activation, std::int64_t m);
   /// Products are dependent launches: of a layer in a chain, and of rounded x, which begin beside
   /// the kernel that rounds. That one begins when all before it has ended, so that reading the
@@ -231,7 +239,8 @@ class Session {
   bool wide_;
   std::optional<Gating> gating_;
   std::optional<Gated> function_;
-  std::atomic<Session*> wide_session_{nullptr};
+  Session* without_residual_;
+  std::atomic<Session*> wide_session_{nullptr}, residual_session_{nullptr};
   ImageParts parts_;
   using Interval = std::tuple<int, Scalar, std::size_t>;
   std::mutex compiling_;
@@ -258,7 +267,7 @@ LinearKernel compile_kernel(int ordinal, const Decisions& decisions, const Sched
 Problem expression(const TType& type, std::int64_t n, std::int64_t k, bool gather,
                    Scalar activation, std::int64_t m, std::optional<Scalar> rounded = std::nullopt,
                    bool wide = false, const std::optional<Gating>& gating = std::nullopt,
-                   std::optional<Gated> function = std::nullopt);
+                   std::optional<Gated> function = std::nullopt, bool residual = false);
 
 /// Why weights of this type and shape have no kernels on `device` for activations rounded so,
 /// whatever their dtype; empty when at least one dtype has.
@@ -270,14 +279,16 @@ std::string no_device_rounds(const TType& type, std::int64_t n, std::int64_t k, 
 /// with the codes, else with what most schedules lack, a property of the type or the device too.
 void require_rounded(const Problem& problem, const Device& device);
 
-/// A number that names (type, n, k, gather, dependent_launch, rounded, wide, gating, function), the
-/// same in every process, and its session. Images are the same with and without the last five.
-/// Throws InvalidArgument where activations are rounded for a weight that has no such expression.
+/// A number that names (type, n, k, gather, dependent_launch, rounded, wide, gating, function,
+/// residual), the same in every process, and its session. Images are the same with and without the
+/// last six.
+/// Throws InvalidArgument where activations are rounded for a weight that has no such expression,
+/// Unsupported where kernels add no residual to its y.
 std::int64_t open_session(const TType& type, std::int64_t n, std::int64_t k, bool gather = false,
                           bool dependent_launch = false,
                           std::optional<Scalar> rounded = std::nullopt, bool wide = false,
                           const std::optional<Gating>& gating = std::nullopt,
-                          std::optional<Gated> function = std::nullopt);
+                          std::optional<Gated> function = std::nullopt, bool residual = false);
 /// Throws InvalidArgument for a number that this process has not opened.
 Session& session(std::int64_t number);
 

@@ -46,6 +46,7 @@ def explain(
     activation_type: str = "",
     batch: int = 1,
     windows: str = "",
+    residual: bool = False,
 ) -> list[tuple[str, str]]:
     """
     Every value between a tType and a kernel: (title, text), in order.

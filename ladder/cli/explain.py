@@ -50,6 +50,9 @@ def explain(
     activation_type: Annotated[
         str, typer.Option(help="What activations are rounded to: int8 or float8_e4m3.")
     ] = "",
+    residual: Annotated[
+        bool, typer.Option("--residual", help="Added to y before it is rounded.")
+    ] = False,
     batch: Annotated[
         int, typer.Option(min=1, help="Products side by side, each of m tokens and its own weight.")
     ] = 1,
@@ -99,7 +102,7 @@ def explain(
                 raise InvalidArgument(f"{option} is {given}, but without --conv there is no window")
     sections = native(
         m, n, k, ttype, activation, device, candidates, everything, dependent_launch,
-        activation_type, batch, windows,
+        activation_type, batch, windows, residual,
     )  # fmt: skip
     if not source:
         sections = [section for section in sections if section[0] != "source"]

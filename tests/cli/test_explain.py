@@ -301,6 +301,13 @@ def test_tensor_memory_is_proposed_to_who_asks_for_what_nobody_has_run():
     assert "one set of sums: no group's scale fits" in dropped
 
 
+def test_a_residual_is_an_operand_of_the_kernel(capsys):
+    out = run(capsys, "--residual", "--source", m=8, n=512, k=128)
+    assert "f16 = residual[m, n] f16 + sum k=128" in out
+    assert "residual" in out.split("== source ==")[1]
+    assert "residual" not in run(capsys, "--source", m=8, n=512, k=128)
+
+
 def test_a_batch_has_kernels_for_all_of_its_weights(capsys):
     out = run(capsys, "--batch", "16", m=300, n=512, k=128)
     assert "batch of 16: y[m<=300, n=512]" in out

@@ -56,5 +56,13 @@ TEST(Epilogue, activation_functions_compile_without_spills) {
   });
 }
 
+TEST(Epilogue, residuals_compile_without_spills) {
+  expect_kernels([](Problem& problem, Gated what) {
+    problem.set_residual(true);
+    if (what == Gated::gelu) problem.set_activation_function(what);
+    return true;
+  });
+}
+
 }  // namespace
 }  // namespace ladder

@@ -112,6 +112,21 @@ TEST(Emulated, kernels_of_functions_of_sums_are_right) {
   expect_activated(device("mi300x"), testing::wave_cases(device("mi300x"), 3), 4);
 }
 
+TEST(Emulated, kernels_that_add_a_residual_are_exact) {
+  const auto expect_added = [](const Device& on, const auto& of_cases, std::size_t step) {
+    std::vector<std::pair<Problem, Schedule>> added;
+    testing::add_residuals(added, of_cases, on, step);
+    ASSERT_GE(added.size(), 3U);
+    std::vector<Case> cases;
+    for (const auto& [problem, schedule] : added) cases.push_back({problem, schedule});
+    expect_exact(cases, on, 2);
+  };
+  expect_added(device("h200"), testing::lowered_cases(), 9);
+  expect_added(device("h200"), testing::tile_cases(), 9);
+  expect_added(device("h200"), testing::tail_cases(), 3);
+  expect_added(device("mi300x"), testing::wave_cases(device("mi300x"), 3), 4);
+}
+
 // Where scales multiply, by choice: sums of nvfp4, and operands whose groups are more than a step.
 TEST(Emulated, kernels_that_have_scales_in_the_other_place_are_exact) {
   DecodeSchedule once{.tokens = 8, .warps_n = 1, .warps_k = 2, .blocks_per_warp = 1};

@@ -35,6 +35,7 @@ struct Request {
   std::string activation_type;
   std::int64_t batch;
   std::string windows;
+  bool residual;
 };
 
 /// As runtime/expert_products.h divides rows: those of the first kernel.
@@ -163,6 +164,7 @@ std::vector<Section> explain(const Request& request) {
     problem.rows = windows;
   }
   problem.round_x(rounded_called(request.activation_type));
+  problem.set_residual(request.residual);
   check(problem);
   out.emplace_back("expression", to_string(problem) + '\n');
   const auto form = matmul_form(tensor_expr(problem));
@@ -231,14 +233,14 @@ void add_explain(python::Module& module) {
       [](std::int64_t m, std::int64_t n, std::int64_t k, const std::string& weight,
          const std::string& activation, const std::string& device, int candidates, bool all,
          bool dependent_launch, const std::string& activation_type, std::int64_t batch,
-         const std::string& windows) {
+         const std::string& windows, bool residual) {
         return explain({m, n, k, weight, activation, device, candidates, all, dependent_launch,
-                        activation_type, batch, windows});
+                        activation_type, batch, windows, residual});
       },
       "Every value between a tType and a kernel: (title, text), in order.", arg("m"), arg("n"),
       arg("k"), arg("weight"), arg("activation"), arg("device"), arg("candidates", 8),
       arg("all", false), arg("dependent_launch", false), arg("activation_type", ""),
-      arg("batch", 1), arg("windows", ""));
+      arg("batch", 1), arg("windows", ""), arg("residual", false));
 }
 
 }  // namespace ladder::inspect

@@ -292,6 +292,15 @@ RegisterId LinearLowering::after_sums(Body& body, const Affine& first) {
       },
       [&](const ActivationFunction& f) {
         emit(body, Activate{sum_, f.what});
+      },
+      [&](const Residual&) {
+        const auto columns = problem_.columns_of_y();
+        const auto residual = reg("residual_of_rows", problem_.formats.y, layout);
+        emit(body, Load{residual,
+                        view(residual_, {1, columns, kTokens}, {0, 1, columns}),
+                        {0, first, sums_.first_token},
+                        Cache::once});
+        emit(body, Add{sum_, residual});
       }};
   for (const EpilogueStep& step : problem_.epilogue) std::visit(take, step);
   return out;

@@ -62,6 +62,10 @@ void LinearLowering::declare_kernel(std::int64_t splits, std::int64_t tiles, int
   // Bytes come as the instruction reads them.
   x_ = buffer("x", Level::global, problem_.has_bytes_of_x() ? operand_ : problem_.formats.x);
   if (problem_.has_bytes_of_x()) x_scales_ = buffer("x_scales", Level::global, Scalar::f32);
+  // As the bias: the layer before may have written it.
+  if (problem_.has_residual()) {
+    residual_ = buffer("residual", Level::global, problem_.formats.y, 0, !dependent_launch);
+  }
   y_ = buffer("y", Level::global, problem_.formats.y);
   if (reduction == Reduction::ordered) {
     workspace_ = buffer("workspace", Level::global, Scalar::f32);
@@ -92,6 +96,7 @@ void LinearLowering::declare_items() {
   // Windows count their rows themselves.
   if (problem_.windows() == nullptr) shift(x_, Items::By::row, problem_.k);
   shift(x_scales_, Items::By::row, 1);
+  shift(residual_, Items::By::row, problem_.columns_of_y());
   shift(y_, Items::By::row, problem_.columns_of_y());
   program_.items = std::move(items);
 }

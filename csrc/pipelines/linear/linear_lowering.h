@@ -218,7 +218,7 @@ class LinearLowering {
   const Decoding decoding_;
   Program program_{};
   BufferId weight_ = -1, x_ = -1, x_scales_ = -1, y_ = -1, workspace_ = -1, counters_ = -1;
-  BufferId scale2_ = -1, bias_ = -1, gather_ = -1;
+  BufferId scale2_ = -1, bias_ = -1, gather_ = -1, residual_ = -1;
   ViewId table_ = -1, kept_ = -1;
   RegisterId unit_ = -1;  // of x, where it is split into digits
   RegisterId words_ = -1, acc_ = -1, sum_ = -1, part_ = -1;

@@ -58,7 +58,7 @@ struct BatchCase {
       const std::vector<std::uint32_t> zeros(counters_of_item(workspace.counters) * items);
       return Argument::input(zeros.data(), zeros.size() * 4);
     }
-    const bool of_rows = name == "x" || name == "x_scales";
+    const bool of_rows = name == "x" || name == "x_scales" || name == "residual";
     const std::int64_t step = name == "bias" ? 2 * round_up(problem.n, kBiasOfExpert)
                               : of_rows      ? 0
                                              : 4 * image_parts(problem).words;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Layers whose product of gate and up is an epilogue, or a function of their sums, in every
-// pipeline. Internal to the tests.
+// Layers whose product of gate and up is an epilogue, or a function of their sums, or which add a
+// residual, in every pipeline. Internal to the tests.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -54,6 +54,22 @@ void add_activated(std::vector<std::pair<Problem, Schedule>>& out, const Cases& 
     Problem problem = of_case;
     problem.set_activation_function(kFunctions[out.size() % kFunctions.size()]);
     problem.set_bias(out.size() % 4 != 0);
+    if (!objection(schedule, decide(problem, device)).empty()) continue;
+    out.emplace_back(problem, schedule);
+  }
+}
+
+/// The same with a residual, behind a bias and a function in turns.
+template <class Cases>
+void add_residuals(std::vector<std::pair<Problem, Schedule>>& out, const Cases& cases,
+                   const Device& device, std::size_t step = 1) {
+  std::size_t turn = 0;
+  for (const auto& [of_case, schedule] : cases) {
+    if (turn++ % step != 0) continue;
+    Problem problem = of_case;
+    problem.set_residual(true);
+    problem.set_bias(out.size() % 2 != 0);
+    if (out.size() % 4 == 3) problem.set_activation_function(Gated::relu);
     if (!objection(schedule, decide(problem, device)).empty()) continue;
     out.emplace_back(problem, schedule);
   }

@@ -81,6 +81,8 @@ struct LinearCase {
       std::iota(data.gather.begin(), data.gather.end(), 0);
       std::shuffle(data.gather.begin(), data.gather.end(), random);
     }
+    for (std::int64_t i = 0; i < m * problem.columns_of_y() && problem.has_residual(); ++i)
+      data.residual.push_back(out.bits(static_cast<int>(random() % 129) - 64));
     return out;
   }
 
@@ -99,6 +101,7 @@ struct LinearCase {
     }
     if (problem.has_scale2()) out.data.scale2 = 0.37f;
     for (auto& b : out.data.bias) b = out.bits(normal(random));
+    for (auto& r : out.data.residual) r = out.bits(normal(random));
     return out;
   }
 
@@ -124,6 +127,7 @@ struct LinearCase {
     if (name == "gather") return input(data.gather);
     if (name == "x") return packed(placed(), problem.formats.x);
     if (name == "x_scales") return input(data.x_scales);
+    if (name == "residual") return packed(data.residual, problem.formats.y);
     if (name == "y") return Argument::output(m * problem.columns_of_y() * y_bytes());
     if (name == "workspace") return Argument::output(workspace.floats * 4);
     if (name == "counters") return input(std::vector<std::uint32_t>(workspace.counters));

@@ -63,6 +63,17 @@ TEST(Session, has_one_number_for_a_weight_and_keeps_others_apart) {
   EXPECT_NE(then(Gated::relu), number);
   EXPECT_NE(then(Gated::relu), then(Gated::silu));
   EXPECT_EQ(session(then(Gated::silu)).function(), Gated::silu);
+  Session& plus = session(then(Gated::silu)).with_residual();
+  EXPECT_NE(&plus, &session(then(Gated::silu)));
+  EXPECT_EQ(&plus, &session(then(Gated::silu)).with_residual());
+  EXPECT_EQ(&plus, &plus.with_residual());
+  EXPECT_TRUE(plus.has_residual() && plus.function() == Gated::silu);
+  EXPECT_THAT(
+      [&] {
+        session(open_session(type, 128, 256, false, false, std::nullopt, false, Gating{}))
+            .with_residual();
+      },
+      ThrowsMessage<Unsupported>("kernels add no residual to a product of gate and up"));
   EXPECT_FALSE(session(number).dependent_launch());
   EXPECT_TRUE(session(open_session(type, 128, 256, false, true)).dependent_launch());
   EXPECT_EQ(session(number).k(), 256);

@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <optional>
 #include <string>
 #include <utility>
@@ -97,6 +98,39 @@ TEST_F(Sessions, of_gates_have_kernels_and_plans_of_their_own) {
                      false, Gating{});
       },
       ThrowsMessage<InvalidArgument>(HasSubstr("gate and up have 168 rows")));
+}
+
+TEST_F(Sessions, add_a_residual_by_the_plan_of_the_layer_where_they_have_none) {
+  Session& plain = of(74);
+  const auto all = plain.schedules(1, Scalar::f16, 40, 3);
+  ASSERT_GE(all.size(), 3U);
+  plain.keep(1, Scalar::f16, 40, all[1], 3);
+  Session& plus = plain.with_residual();
+  const LinearKernel* const kernel = plus.linear(1, Scalar::f16, 40, stream_);
+  ASSERT_NE(kernel, nullptr);
+  EXPECT_EQ(kernel->schedule, all[1]);
+  const LinearKernel* const without = plain.linear(1, Scalar::f16, 40, stream_);
+  EXPECT_EQ(std::ranges::count(kernel->operands, Operand::residual), 1);
+  EXPECT_EQ(std::ranges::count(without->operands, Operand::residual), 0);
+  // One of its own goes before.
+  const auto own = plus.schedules(1, Scalar::f16, 20, 1).front();
+  const auto others = plain.schedules(1, Scalar::f16, 20, 3);
+  const auto other = std::ranges::find_if(others, [&](const auto& each) { return each != own; });
+  ASSERT_NE(other, others.end());
+  plain.keep(1, Scalar::f16, 20, *other, 3);
+  plus.keep(1, Scalar::f16, 20, own, 1);
+  EXPECT_EQ(plus.linear(1, Scalar::f16, 20, stream_)->schedule, own);
+  // What images need is the layer's.
+  EXPECT_EQ(&plus.transform(1, Session::Transform::pack, stream_),
+            &plain.transform(1, Session::Transform::pack, stream_));
+  void* const graph = fake::begin_capture(stream_);
+  EXPECT_THAT(
+      [&] { plus.linear(1, Scalar::f16, 1, stream_); },
+      ThrowsMessage<Unsupported>(HasSubstr("for 1 tokens and a residual is not compiled, and "
+                                           "a CUDA graph is being captured: call "
+                                           "layer.compile_for(dtype, m, residual=True)")));
+  fake::end_capture(stream_);
+  fake::destroy_graph(graph);
 }
 
 TEST_F(Sessions, have_a_kernel_for_many_tokens) {
