@@ -94,8 +94,10 @@ class Weight:
         )
         return values.to(dtype)
 
-    def linear(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
-        """``x @ value(self).T + bias``; see :func:`ladder.ops.linear`."""
+    def linear(
+        self, x: Tensor, bias: Tensor | None = None, residual: Tensor | None = None
+    ) -> Tensor:
+        """``x @ value(self).T + bias + residual``; see :func:`ladder.ops.linear`."""
         check_columns(x, self.shape[1])
         return ops.linear(
             x,
@@ -106,6 +108,7 @@ class Weight:
             scale2=self.scale2,
             g_idx=self.g_idx,
             bias=bias,
+            residual=residual,
         )
 
     def to(self, device: torch.device | str) -> Weight:

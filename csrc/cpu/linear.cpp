@@ -15,6 +15,7 @@
 #include "base/error.h"
 #include "base/integers.h"
 #include "cpu/arrange.h"
+#include "cpu/finish.h"
 #include "cpu/isa.h"
 #include "cpu/job.h"
 
@@ -38,24 +39,14 @@ struct Call {
   const std::uint8_t* x;  ///< arranged
   std::int64_t token;     ///< the first of them in y
   std::int64_t m;
-  const float* bias;  ///< float32 [n], or null
-  float scale2;
-  const Matrix& y;
+  const Finish& to;
 };
 
-/// y[:, row .. row + count) = sums * scale2 + bias, from `sums` [m][stride].
+/// y[:, row .. row + count) of `sums` [m][stride].
 void finish(const Call& call, std::int64_t token, std::int64_t tokens, std::int64_t row,
             std::int64_t count, float* sums, std::int64_t stride) {
-  for (std::int64_t t = 0; t < tokens; ++t) {
-    float* mine = sums + t * stride;
-    for (std::int64_t i = 0; i < count; ++i) {
-      mine[i] *= call.scale2;
-      if (call.bias != nullptr) mine[i] += call.bias[row + i];
-    }
-    auto* to = static_cast<std::uint8_t*>(call.y.data) +
-               ((call.token + token + t) * call.y.stride + row) * size_of(call.y.dtype);
-    call.kernels.narrow(mine, count, call.y.dtype, to);
-  }
+  for (std::int64_t t = 0; t < tokens; ++t)
+    finish(call.to, call.token + token + t, row, count, sums + t * stride);
 }
 
 void few_tokens(const Call& call, std::int64_t begin, std::int64_t end) {
@@ -166,8 +157,8 @@ std::int64_t tokens_of_pass(const Kernels& kernels, const Panels* panels, std::i
 
 }  // namespace
 
-void linear(const WeightView& view, const Matrix& x, const void* bias, const Matrix& y, Isa isa,
-            const Parallel& parallel, const Gemm& gemm) {
+void linear(const WeightView& view, const Matrix& x, const Addends& addends, const Matrix& y,
+            Isa isa, const Parallel& parallel, const Gemm& gemm) {
   LADDER_REQUIRE(x.columns == view.k, "x has ", x.columns, " columns, the weight ", view.k);
   LADDER_REQUIRE(y.columns == view.n, "y has ", y.columns, " columns, the weight ", view.n,
                  " rows");
@@ -197,8 +188,13 @@ void linear(const WeightView& view, const Matrix& x, const void* bias, const Mat
       dots || library ? x.rows : tokens_of_pass(kernels, panels, x.rows, x_bytes);
   Buffer arranged = panels != nullptr ? arrange(weight, *panels, x, most, parallel)
                                       : arrange(weight, x, parallel);
-  Buffer wide_bias(bias != nullptr ? view.n : 0);
-  if (bias != nullptr) kernels.widen(bias, x.dtype, view.n, wide_bias.data());
+  Buffer wide_bias(addends.bias != nullptr ? view.n : 0);
+  if (addends.bias != nullptr) kernels.widen(addends.bias, x.dtype, view.n, wide_bias.data());
+  const Finish to{.kernels = kernels,
+                  .factor = view.scale2 != nullptr ? *view.scale2 : 1.0f,
+                  .bias = addends.bias != nullptr ? wide_bias.data() : nullptr,
+                  .residual = addends.residual,
+                  .y = y};
 
   Call call{.weight = weight,
             .kernels = kernels,
@@ -206,9 +202,7 @@ void linear(const WeightView& view, const Matrix& x, const void* bias, const Mat
             .x = arranged.bytes(),
             .token = 0,
             .m = x.rows,
-            .bias = bias != nullptr ? wide_bias.data() : nullptr,
-            .scale2 = view.scale2 != nullptr ? *view.scale2 : 1.0f,
-            .y = y};
+            .to = to};
   if (library) return many_tokens(call, parallel, gemm);
   // A thread takes whole tiles of kRows rows, and at least some microseconds of work.
   const std::int64_t tiles = ceil_div(view.n, kRows);

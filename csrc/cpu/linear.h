@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The embedded default: y = x · value(w)ᵀ + bias on any CPU, straight from the canonical weight.
+// The embedded default: y = x · value(w)ᵀ + bias + residual on any CPU, straight from the canonical
+// weight.
 #pragma once
 
 #include <cstdint>
@@ -47,11 +48,17 @@ struct Matrix {
 using Gemm = std::function<void(const float* x, std::int64_t m, std::int64_t k, const float* w,
                                 std::int64_t n, float* y, std::int64_t y_stride)>;
 
-/// y[m, n] = sum_k x[m, k] * value(weight)[n, k] + bias[n], accumulated in float32.
-/// `bias` is [n] in the dtype of x, or null. x and y have the same dtype; y [m, n].
+/// What is added to a product, in float32 before it is rounded.
+struct Addends {
+  const void* bias = nullptr;      ///< [n] in the dtype of x, or null
+  const void* residual = nullptr;  ///< [m, n] in the dtype and with the stride of y, or null
+};
+
+/// y[m, n] = sum_k x[m, k] * value(weight)[n, k] + bias[n] + residual[m, n], summed in float32.
+/// x and y have the same dtype; y [m, n].
 /// Any m (0 included), n, k, type and block; `isa` must be one of available_isas().
 /// Error: within ladder.testing.bound; exact when every partial sum is an integer below 2^24.
-void linear(const WeightView& weight, const Matrix& x, const void* bias, const Matrix& y, Isa isa,
-            const Parallel& parallel, const Gemm& gemm);
+void linear(const WeightView& weight, const Matrix& x, const Addends& addends, const Matrix& y,
+            Isa isa, const Parallel& parallel, const Gemm& gemm);
 
 }  // namespace ladder::cpu

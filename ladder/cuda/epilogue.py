@@ -77,10 +77,10 @@ def _sums(
 ) -> Tensor:
     """[..., rows] by torch's own ops on the values of the weight."""
     values = _checked(_ops.dequantize_image, image, weight, rows, x.shape[-1], x.dtype)
-    return linear_by_values(_seen(x, weight, x_scale), values, bias)
+    return linear_by_values(seen(x, weight, x_scale), values, bias)
 
 
-def _seen(x: Tensor, weight: int, x_scale: Tensor | None) -> Tensor:
+def seen(x: Tensor, weight: int, x_scale: Tensor | None) -> Tensor:
     """What kernels multiply in place of ``x``."""
     activation_type = activation_type_of(weight)
     if not activation_type or x.shape[:-1].numel() <= MOST_TOKENS_AS_THEY_COME:
@@ -145,7 +145,7 @@ def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     x, x_scale, image, bias = ctx.saved_tensors
     rows, k = ctx.step.rows * ctx.n, x.shape[-1]
     values = _ops.dequantize_image(image, ctx.weight, rows, k, x.dtype)
-    sums = linear_by_values(_seen(x, ctx.weight, x_scale), values, bias).detach()
+    sums = linear_by_values(seen(x, ctx.weight, x_scale), values, bias).detach()
     with torch.enable_grad():
         leaf = sums.requires_grad_()
         (of_sums,) = torch.autograd.grad(ctx.step.of_sums(leaf), leaf, grad)

@@ -64,10 +64,12 @@ def failure(device: torch.device) -> str:
     return _ops.device_failure(device.index or 0) if possible(device) else ""
 
 
-def compile_for(weight: int, device: torch.device, dtype: torch.dtype, m: int) -> str:
-    """Compile what ``m`` tokens of ``dtype`` need. Returns the schedule of their kernel, or "" when
-    they are multiplied densely."""
-    schedule = _ops.warm_up(weight, device.index or 0, dtype, m)
+def compile_for(
+    weight: int, device: torch.device, dtype: torch.dtype, m: int, residual: bool = False
+) -> str:
+    """Compile what ``m`` tokens of ``dtype`` need, of calls with a residual or without. Returns the
+    schedule of their kernel, or "" when they are multiplied densely."""
+    schedule = _ops.warm_up(weight, device.index or 0, dtype, m, residual)
     _library.log_notices()
     return schedule
 

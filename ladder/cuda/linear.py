@@ -139,11 +139,12 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     ctx.weight, ctx.n, ctx.k = weight, n, x.shape[-1]
 
 
-def _gradients(ctx: Any, grad: Tensor, bias_at: int) -> tuple[Tensor | None, Tensor | None]:
-    """Of x and of the bias, which is the input number ``bias_at``."""
+def weight_gradients(ctx: Any, grad: Tensor, bias_at: int) -> tuple[Tensor | None, Tensor | None]:
+    """Of x, the first input, and of the bias, which is the input number ``bias_at``; the first
+    saved tensor is the image."""
     grad_x = grad_bias = None
     if ctx.needs_input_grad[0]:
-        (image,) = ctx.saved_tensors
+        image = ctx.saved_tensors[0]
         values = _ops.dequantize_image(image, ctx.weight, ctx.n, ctx.k, grad.dtype)
         grad_x = grad @ values
     if ctx.needs_input_grad[bias_at]:
@@ -152,7 +153,7 @@ def _gradients(ctx: Any, grad: Tensor, bias_at: int) -> tuple[Tensor | None, Ten
 
 
 def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-    grad_x, grad_bias = _gradients(ctx, grad, bias_at=2)
+    grad_x, grad_bias = weight_gradients(ctx, grad, bias_at=2)
     return grad_x, None, grad_bias, None, None
 
 
@@ -165,7 +166,7 @@ def _setup_scaled(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 
 
 def _backward_scaled(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-    grad_x, grad_bias = _gradients(ctx, grad, bias_at=3)
+    grad_x, grad_bias = weight_gradients(ctx, grad, bias_at=3)
     return grad_x, None, None, grad_bias, None, None
 
 

@@ -24,6 +24,7 @@ from ladder.integrations.peft_requests import inject_wrapper, saved_check_wrappe
 from ladder.nn.linear import Linear
 from ladder.nn.merged import MergedLinear
 from ladder.nn.parallel import ParallelLinear
+from ladder.ops.transforms import plus
 
 #: Ways to start an adapter that do not look at the weight.
 INITIALISATIONS = (True, False, "gaussian", "orthogonal")
@@ -79,9 +80,14 @@ class LoraLinear(nn.Module, LoraLayer):
                 )
         return Dora() if getattr(config, "use_dora", False) else None
 
-    def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    def forward(
+        self, x: Tensor, residual: Tensor | None = None, *args: Any, **kwargs: Any
+    ) -> Tensor:
         """With ``adapter_names``, one for each row of the batch, that adapter for the row;
-        "__base__" is none."""
+        "__base__" is none. A residual is added to the result, rounded."""
+        return plus(self._adapted(x, *args, **kwargs), residual)
+
+    def _adapted(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         self._check_forward_args(x, *args, **kwargs)
         result = own = self.base_layer(x)
         if self.disable_adapters:

@@ -195,9 +195,11 @@ class ActivatedLinear(Subclassed, Linear):
 
     _extra = ("_taken", "_numbers")
 
-    def forward(self, x: Tensor) -> Any:
+    def forward(self, x: Tensor, residual: Tensor | None = None) -> Any:
         taken: Taken | None = self.__dict__.get("_taken")
-        if taken is None or not taken.of.slot.is_open() or not self._serves():
+        if residual is not None or taken is None:
+            return Linear.forward(self, x, residual)
+        if not taken.of.slot.is_open() or not self._serves():
             return Linear.forward(self, x)
         if _is_compiling():
             self._prepare_for_trace()

@@ -62,7 +62,9 @@ class GatedLinear(Linear):
     def gating(self, gating: Gating) -> None:
         self._gating = gating
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
+        if residual is not None:
+            raise Unsupported("kernels add no residual to a product of gate and up")
         return self.product(x, None)
 
     def product(self, x: Tensor, bias: Tensor | None) -> Tensor:

@@ -20,6 +20,7 @@ from ladder.cuda.epilogue import linear_then
 from ladder.cuda.linear import linear_image, linear_image_scaled
 from ladder.cuda.linear import linear_no_grad as _linear_no_grad
 from ladder.cuda.linear import linear_with_grad as _linear_with_grad
+from ladder.cuda.residual import linear_residual
 from ladder.errors import InvalidArgument, Unsupported
 from ladder.nn.given_codes import TakesCodes
 from ladder.nn.metadata import metadata
@@ -29,7 +30,7 @@ from ladder.nn.pre_scale import ScalesColumns, scaled
 from ladder.nn.select import dense_weight, is_conv1d, is_linear
 from ladder.ops import activations
 from ladder.ops.gating import Activation
-from ladder.ops.transforms import autocast, check_tensor
+from ladder.ops.transforms import autocast, check_tensor, plus
 from ladder.quantization import quantize
 from ladder.types import TType, with_defaults
 from ladder.weight import Weight, check_columns
@@ -307,8 +308,22 @@ class Linear(TakesActivations, ScalesColumns, TakesCodes):
         like = self.qweight if self.image is None else self.image
         return metadata(like, self.out_features, self.in_features, self.dtype)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """[..., K] to [..., N], in the dtype of ``x``, or of autocast where that is on."""
+    def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
+        """[..., K] to [..., N], in the dtype of ``x``, or of autocast where that is on.
+
+        Args:
+            residual: [..., N], of the shape, dtype and device of the result, which is
+                ``activation(x @ value(weight).T + bias) + residual`` then, in memory of its own, as
+                the end of a block of a transformer has it. A GPU with kernels, and a CPU for a
+                layer without an activation, add it in float32 where the sums are made and round y
+                once; elsewhere, and where the weight is dequantised for a dense product, y is
+                rounded before, as by two ops. The kernels are compiled by the first call with a
+                residual, or by :meth:`compile_for`.
+        Raises:
+            InvalidArgument: ``x`` or ``residual`` does not fit; the message has both values.
+        """
+        if residual is not None:
+            return self._plus(x, residual)
         if _is_compiling():
             self._prepare_for_trace()
             return self._forward(x)
@@ -388,6 +403,18 @@ class Linear(TakesActivations, ScalesColumns, TakesCodes):
         """:meth:`forward` with another bias [N] than the module's."""
         return self._multiplied(x, bias, self._by_image, self._by_codes)
 
+    def _plus(self, x: Tensor, residual: Tensor) -> Tensor:
+        """:meth:`forward` with a residual."""
+        check_tensor(residual, "residual")
+        if _is_compiling():
+            self._prepare_for_trace()
+        return self._multiplied(
+            x,
+            self.bias,
+            lambda x, bias: self._plus_by_image(x, bias, residual),
+            lambda x, bias: self._plus_by_codes(x, bias, residual),
+        )
+
     def _multiplied(
         self,
         x: Tensor,
@@ -426,11 +453,25 @@ class Linear(TakesActivations, ScalesColumns, TakesCodes):
             return linear_image(x, image, bias, number, n)
         return linear_image_scaled(x, scale, image, bias, number, n)
 
+    def _plus_by_image(self, x: Tensor, bias: Tensor | None, residual: Tensor) -> Tensor:
+        image: Any = self.image
+        number, n, scale = self._weight_number, self.out_features, self._scale_of_x()
+        return linear_residual(x, residual, image, bias, number, n, self._function, scale)
+
     def _scale_of_x(self) -> Tensor | None:
         return self.input_scale if self._activation_type else None
 
     def _by_codes(self, x: Tensor, bias: Tensor | None) -> Tensor:
-        y = ops.linear(
+        y = self._sums_by_codes(x, bias, None)
+        return y if self._function is None else self._function.of_sums(y)
+
+    def _plus_by_codes(self, x: Tensor, bias: Tensor | None, residual: Tensor) -> Tensor:
+        if self._function is None:
+            return self._sums_by_codes(x, bias, residual)
+        return plus(self._by_codes(x, bias), residual)
+
+    def _sums_by_codes(self, x: Tensor, bias: Tensor | None, residual: Tensor | None) -> Tensor:
+        return ops.linear(
             x,
             self.qweight,
             self._type_text,
@@ -439,10 +480,10 @@ class Linear(TakesActivations, ScalesColumns, TakesCodes):
             scale2=self.scale2,
             g_idx=self.g_idx,
             bias=bias,
+            residual=residual,
             activation_type=self._activation_type,
             input_scale=self.input_scale,
         )
-        return y if self._function is None else self._function.of_sums(y)
 
     def _prepare_for_trace(self) -> None:
         """:meth:`prepare`, once, while ``torch.compile`` traces. An exported program keeps the

@@ -37,6 +37,7 @@ from ladder.errors import Unsupported
 from ladder.nn.joined import joined
 from ladder.nn.linear import Linear
 from ladder.nn.slot import Result, Slot, modes_of
+from ladder.ops.transforms import plus
 
 _log = logging.getLogger("ladder")
 _dissolving = threading.RLock()
@@ -181,14 +182,14 @@ class MergedLinear(Linear):
     _merged: MergedWeight
     _place: int
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
         state = self.__dict__
         merged, place = state.get("_merged"), state.get("_place")
         # Something may have kept this method from the time when there was a weight.
         if merged is None or place is None:
-            return Linear.forward(self, x)
+            return Linear.forward(self, x, residual)
         part: Tensor = merged.part(x, place)
-        return part
+        return plus(part, residual)
 
     def forward_codes(
         self, x: Tensor, x_scale: Tensor | None = None, *, out_dtype: torch.dtype = torch.float16
@@ -204,8 +205,8 @@ class MergedLinear(Linear):
     def prepare(self) -> bool:
         return self._merged.linear.prepare()
 
-    def compile_for(self, dtype: torch.dtype, m: int) -> str:
-        return self._merged.linear.compile_for(dtype, m)
+    def compile_for(self, dtype: torch.dtype, m: int, *, residual: bool = False) -> str:
+        return self._merged.linear.compile_for(dtype, m)  # a part is rounded before it is added to
 
     def compile_static(self, dtype: torch.dtype, m: Sequence[int]) -> None:
         self._merged.linear.compile_static(dtype, m)

@@ -247,9 +247,11 @@ class PackedModule(QuickCall):
         self._dependent_launch = bool(wanted)
         self._renumber()
 
-    def compile_for(self, dtype: torch.dtype, m: int) -> str:
-        """Compile what ``m`` tokens need, after :meth:`prepare`; see :func:`ladder.warmup`."""
-        return kernels.compile_for(self._number_of_calls(), self.device, dtype, m)
+    def compile_for(self, dtype: torch.dtype, m: int, *, residual: bool = False) -> str:
+        """Compile what ``m`` tokens need, after :meth:`prepare`; see :func:`ladder.warmup`.
+        ``residual``: of calls with one, whose kernels take the plan of those without, where one was
+        stored."""
+        return kernels.compile_for(self._number_of_calls(), self.device, dtype, m, residual)
 
     def kernel_request(self, dtype: torch.dtype, m: Sequence[int]) -> Request:
         """What :func:`ladder.cuda.tune.tune_all` takes, after :meth:`prepare`."""

@@ -26,6 +26,7 @@ from ladder.nn.collectives import (
     total,
 )
 from ladder.nn.linear import Linear
+from ladder.ops.transforms import plus
 from ladder.types import TType
 from ladder.weight import Weight, join
 
@@ -126,8 +127,11 @@ class ParallelLinear(Linear):
     whole_shape: tuple[int, int]  #: [N, K] of all parts together
     group: Any  #: the ProcessGroup
 
-    def forward(self, x: Tensor) -> Tensor:
-        """[..., K or its share] to [..., N or its share], as ``shard`` says."""
+    def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
+        """[..., K or its share] to [..., N or its share], as ``shard`` says. A residual is added to
+        y as the caller gets it, rounded."""
+        if residual is not None:
+            return plus(self.forward(x), residual)
         shard, group, (n, k) = self.shard, self.group, self.whole_shape
         if shard.along == "columns":
             part = x if shard.x_split else split(x, group)

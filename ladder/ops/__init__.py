@@ -18,8 +18,10 @@ from ladder.ops.transforms import ACTIVATION_DTYPES as ACTIVATION_DTYPES
 from ladder.ops.transforms import (
     check_activations,
     check_bias,
+    check_residual,
     check_same_device,
     linear_by_values,
+    plus,
     transformed,
 )
 from ladder.types import TType, _checked, parse
@@ -64,27 +66,33 @@ def linear(
     scale2: Tensor | None = None,
     g_idx: Tensor | None = None,
     bias: Tensor | None = None,
+    residual: Tensor | None = None,
     activation_type: str | None = None,
     input_scale: Tensor | None = None,
 ) -> Tensor:
-    """``y[..., n] = sum_k x[..., k] * value(w)[n, k] + bias[n]``, accumulated in float32.
+    """``y[..., n] = sum_k x[..., k] * value(w)[n, k] + bias[n] + residual[..., n]``, accumulated in
+    float32.
 
     Args:
         x: [..., K] float32, float16 or bfloat16, any strides; may be empty.
         qweight: [N, ceil(K * bits / 32)] int32, from :func:`pack`.
         type: tType of the weight; the other parts are as :class:`ladder.Weight` says.
         bias: [N] in the dtype of ``x``.
+        residual: of the shape and dtype of the result, any strides. A CPU adds it in float32 before
+            y is rounded; this function on other devices, and under ``torch.func``, to y rounded.
         activation_type: "int8" rounds ``x`` to 8 bits first, and "float8_e4m3" too, on a GPU: see
             Error.
         input_scale: float32 of one number, the scale by which a GPU rounds all tokens to
             ``activation_type``; None has each token have one of its own. A CPU does not ask for it.
     Returns:
-        [..., N] in the dtype of ``x``. Gradients and tangents flow to ``x`` and ``bias``; under
-        ``torch.func`` and forward-mode differentiation by torch's own ops on :func:`dequantize`.
-        Gradients go through the rounding of ``x`` as if it were not there.
+        [..., N] in the dtype of ``x``, in memory of its own. Gradients and tangents flow to ``x``,
+        ``bias`` and ``residual``; under ``torch.func`` and forward-mode differentiation by torch's
+        own ops on :func:`dequantize`. Gradients go through the rounding of ``x`` as if it were not
+        there.
     Raises:
         InvalidArgument: ``x`` has no dimension or another dtype; a part does not fit ``type``, K or
-            N; the message has both values; an ``activation_type`` that is not known.
+            N, or the residual the result; the message has both values; an ``activation_type``
+            that is not known.
         Unsupported: ``activation_type`` on a device that has no kernels for it, or with a type or
             ``g_idx`` that it does not take: :func:`ladder.ops.activations.objection` says why.
     Error:
@@ -124,13 +132,14 @@ def linear(
         check_activations(x)
         values = _checked(_ops.dequantize, *parts, str(type), x.shape[-1])
         if activation_type is None:
-            return linear_by_values(x, values, bias)
+            return plus(linear_by_values(x, values, bias), residual)
         check_bias(bias, x, values.shape[0])
         y = linear_by_values(rounded(x, str(type), activation_type, input_scale), values, None)
-        return (y if bias is None else y + bias).to(x.dtype)
+        return plus((y if bias is None else y + bias).to(x.dtype), residual)
     if activation_type is not None and input_scale is not None and x.device.type == "cuda":
         x, op = rounded(x, str(type), activation_type, input_scale).to(x.dtype), _ops.linear
-    return _checked(op, x, *parts, bias, str(type))
+    given = () if residual is None else (residual,)
+    return _checked(op, x, *parts, bias, str(type), *given)
 
 
 def rounded(
@@ -235,12 +244,16 @@ def _fake_of(activation_type: str | None) -> Callable[..., Tensor]:
         g_idx: Tensor | None,
         bias: Tensor | None,
         type: str,
+        residual: Tensor | None = None,
     ) -> Tensor:
         check_activations(x)
         if activation_type is not None:
             _check_rounded(x, qweight, g_idx, type, activation_type)
         check_same_device(x, qweight)
-        return x.new_empty((*x.shape[:-1], qweight.shape[0]))
+        y = x.new_empty((*x.shape[:-1], qweight.shape[0]))
+        if residual is not None:
+            check_residual(residual, y)
+        return y
 
     return fake
 
@@ -250,11 +263,11 @@ for _type in activations.ACTIVATION_TYPES:
     torch.library.register_fake(f"ladder::linear_{_type}", _fake_of(_type))
 
 
-# --- gradients: the weight is frozen, x and bias are not -----------------------------------------
+# --- gradients: the weight is frozen; x, bias and residual are not --------------------------------
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    x, qweight, scales, zeros, scale2, g_idx, _bias, type = inputs
+    x, qweight, scales, zeros, scale2, g_idx, _bias, type, residual = inputs
     for name, wanted in zip(("scales", "zeros", "scale2"), ctx.needs_input_grad[2:5], strict=True):
         if wanted:
             raise Unsupported(
@@ -262,7 +275,7 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
                 "adapters, biases or the dequantised layer"
             )
     ctx.save_for_backward(qweight, scales, zeros, scale2, g_idx)
-    ctx.type, ctx.k = type, x.shape[-1]
+    ctx.type, ctx.k, ctx.has_residual = type, x.shape[-1], residual is not None
 
 
 def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
@@ -273,7 +286,8 @@ def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         grad_x = grad @ values.to(grad.dtype)
     if ctx.needs_input_grad[6]:
         grad_bias = grad.flatten(0, -2).sum(0) if grad.dim() > 1 else grad
-    return grad_x, None, None, None, None, None, grad_bias, None
+    grad_residual = grad if ctx.has_residual else None
+    return grad_x, None, None, None, None, None, grad_bias, None, grad_residual
 
 
 for _name in ("linear", "linear_int8", "linear_float8_e4m3"):  # straight through the rounding

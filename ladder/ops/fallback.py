@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ladder.errors import InvalidArgument, Unsupported
 from ladder.ops.activations import MOST_TOKENS_AS_THEY_COME, device_objection, round_tokens
-from ladder.ops.transforms import check_activations, check_same_device
+from ladder.ops.transforms import check_activations, check_same_device, plus
 from ladder.types import FLOAT_DTYPES, Element, element, parse
 
 #: torch device types that the fallback serves.
@@ -112,8 +112,10 @@ def linear(
     g_idx: Tensor | None,
     bias: Tensor | None,
     type: str,
+    residual: Tensor | None = None,
 ) -> Tensor:
-    """:func:`ladder.ops.linear` in torch: decode, then the device's own matrix product."""
+    """:func:`ladder.ops.linear` in torch: decode, then the device's own matrix product, rounded
+    before a residual is added."""
     check_activations(x)
     ttype, k = parse(type), x.shape[-1]
     check_same_device(x, qweight)
@@ -123,7 +125,7 @@ def linear(
             f"need {ttype.words(k)}"
         )
     values = dequantize(qweight, scales, zeros, scale2, g_idx, type, k)
-    return torch.nn.functional.linear(x, values.to(x.dtype), bias)
+    return plus(torch.nn.functional.linear(x, values.to(x.dtype), bias), residual)
 
 
 def linear_int8(x: Tensor, *weight: Any) -> Tensor:

@@ -71,6 +71,27 @@ def check_bias_dtype(bias: Tensor, dtype: torch.dtype, n: int) -> None:
         raise InvalidArgument(f"bias has shape {list(bias.shape)}, not [{n}]")
 
 
+def check_residual(residual: Tensor, y: Tensor) -> None:
+    """Raise InvalidArgument, as the kernels do, unless ``residual`` has the shape, the dtype and
+    the device of ``y``."""
+    if residual.shape != y.shape:
+        raise InvalidArgument(f"residual has shape {list(residual.shape)}, and y {list(y.shape)}")
+    if residual.dtype != y.dtype:
+        given, wanted = dtype_name(residual.dtype), dtype_name(y.dtype)
+        raise InvalidArgument(f"residual has dtype {given}, and y {wanted}")
+    if residual.device != y.device:
+        raise InvalidArgument(f"residual is on {residual.device}, and y on {y.device}")
+
+
+def plus(y: Tensor, residual: Tensor | None) -> Tensor:
+    """``y``, which is rounded, plus a residual by torch's own op; ``y`` itself where there is none.
+    Raises InvalidArgument as :func:`check_residual`."""
+    if residual is None:
+        return y
+    check_residual(residual, y)
+    return y + residual
+
+
 def linear_by_values(x: Tensor, values: Tensor, bias: Tensor | None) -> Tensor:
     """``linear`` of the weight's values [N, K], rounded to the dtype of ``x``: torch's own ops
     only, which every transform goes through. Raises InvalidArgument for a bias that is not [N] in

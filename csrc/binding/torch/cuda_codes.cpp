@@ -44,7 +44,8 @@ Tensor linear_codes(const Tensor& x, const std::optional<Tensor>& x_scale, const
   // Sums are float32 whatever the operands are: what has no y of 16 bits counts as of float16.
   const Scalar activation = wide ? Scalar::f16 : as.scalar;
   const auto passes = session.passes(ordinal, activation, m, stream, Incoming::codes);
-  const Call call{session, image, bias, activation, ordinal, stream};
+  const std::optional<Tensor> no_residual;
+  const Call call{session, image, bias, no_residual, activation, ordinal, stream};
   if (auto y = multiplied(passes, call, x, tokens, as.dtype, scales)) [[likely]]
     return *std::move(y);
   // Compiler or driver fail, or every kernel is rejected.

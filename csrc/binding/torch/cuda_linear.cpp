@@ -52,13 +52,20 @@ Tensor activated(const Tensor& y, Gated function) {
                       std::array{from(y), from(std::string(name_of(function)))});
 }
 
+/// y, which is rounded, plus a residual, by torch's own op.
+Tensor plus(const Tensor& y, const Tensor& residual) {
+  using stable::from;
+  return stable::call("ladder::plus", "", std::array{from(y), from(residual)});
+}
+
 void require_columns(const Session& session, std::int64_t n) {
   LADDER_REQUIRE(n == session.columns_of_y(), "n is ", n, ", not ", session.columns_of_y());
 }
 
 // By reference: a Tensor counts its owners, and this is on the path of every call.
 Tensor run(Session& given, const Tensor& x, const Tensor& image, const std::optional<Tensor>& bias,
-           const std::optional<Tensor>& x_scale) {
+           const std::optional<Tensor>& x_scale,
+           const std::optional<Tensor>& residual = std::nullopt) {
   using stable::from;
   const Tokens tokens(x, given.k(), given.columns_of_y());
   const std::int64_t m = tokens.count();
@@ -69,6 +76,7 @@ Tensor run(Session& given, const Tensor& x, const Tensor& image, const std::opti
                  "x is not on the device of the weight");
   const Activation as = activation_of(x.scalar_type());
   if (bias.has_value()) require_bias(*bias, x.scalar_type(), session.n(), ordinal);
+  if (residual.has_value()) require_residual(*residual, tokens, x.scalar_type(), ordinal);
   const GivenScales scales = given_scales(x_scale, m, ordinal);
   LADDER_REQUIRE(scales.scales == nullptr || given.rounded(),
                  "x_scale is given, and the weight has no activation_type");
@@ -79,14 +87,14 @@ Tensor run(Session& given, const Tensor& x, const Tensor& image, const std::opti
   const Incoming incoming =
       session.rounded() && scales.scales != nullptr ? Incoming::scaled_numbers : Incoming::numbers;
   const Session::Passes passes = session.passes(ordinal, as.scalar, m, stream, incoming);
-  const Call call{session, image, bias, as.scalar, ordinal, stream};
+  const Call call{session, image, bias, residual, as.scalar, ordinal, stream};
   if (auto y = multiplied(passes, call, x, tokens, as.dtype, scales)) [[likely]]
     return *std::move(y);
   const Tensor values = dense(image, session, as);
   const auto densely = [&](const Tensor& rows) {
-    const Tensor y =
-        stable::call("aten::linear", "", std::array{from(rows), from(values), from(bias)});
-    if (session.function()) return activated(y, *session.function());
+    Tensor y = stable::call("aten::linear", "", std::array{from(rows), from(values), from(bias)});
+    if (session.function()) y = activated(y, *session.function());
+    if (residual.has_value()) return plus(y, *residual);
     return session.gating() ? gated_rows(y, *session.gating(), tokens.shape()) : y;
   };
   if (!session.rounded()) return densely(x);
@@ -110,6 +118,15 @@ Tensor linear_scaled(const Tensor& x, const Tensor& x_scale, const Tensor& image
   Session& session = ladder::session(weight);
   require_columns(session, n);
   return run(session, x, image, bias, x_scale);
+}
+
+/// With a residual of the shape and dtype of y, added in float32 before y is rounded.
+Tensor linear_residual(const Tensor& x, const Tensor& residual, const Tensor& image,
+                       const std::optional<Tensor>& bias, std::int64_t weight, std::int64_t n,
+                       const std::optional<Tensor>& x_scale) {
+  Session& session = ladder::session(weight).with_residual();
+  require_columns(session, n);
+  return run(session, x, image, bias, x_scale, residual);
 }
 
 /// What the arguments of linear_prepacked say of a weight [n, k].
@@ -177,12 +194,16 @@ STABLE_TORCH_LIBRARY_FRAGMENT(ladder, m) {
   m.def(
       "linear_image_scaled(Tensor x, Tensor x_scale, Tensor image, Tensor? bias, int weight, "
       "int n) -> Tensor");
+  m.def(
+      "linear_residual(Tensor x, Tensor residual, Tensor image, Tensor? bias, int weight, int n, "
+      "Tensor? x_scale=None) -> Tensor");
 }
 
 STABLE_TORCH_LIBRARY_IMPL(ladder, CUDA, m) {
   m.impl("linear_image", TORCH_BOX(&linear));
   m.impl("linear_image_no_grad", TORCH_BOX(&linear));
   m.impl("linear_image_scaled", TORCH_BOX(&linear_scaled));
+  m.impl("linear_residual", TORCH_BOX(&linear_residual));
   m.impl("linear_prepacked", TORCH_BOX(&linear_prepacked));
 }
 

@@ -10,19 +10,24 @@
 namespace ladder::binding {
 namespace {
 
-/// Where activations, their scales where they are rounded, and results of a pass begin.
+/// Where activations, their scales where they are rounded, a residual where there is one, and
+/// results of a pass begin.
 struct Place {
-  char *x, *x_scales, *y;
+  char *x, *x_scales, *residual, *y;
 };
+
+/// `first`, so many bytes further; null stays null.
+char* further(char* first, std::int64_t bytes) { return first == nullptr ? first : first + bytes; }
 
 /// Of `m` tokens; as LinearKernel::start.
 [[nodiscard]] bool launch(const LinearKernel& kernel, const Call& call, const Place& at,
                           std::int64_t m) {
-  const auto& [session, image, bias, activation, ordinal, stream] = call;
+  const auto& [session, image, bias, residual, activation, ordinal, stream] = call;
   Pointers pointers(image, session.parts());
   pointers[Operand::bias] = bias.has_value() ? address(*bias) : nullptr;
   pointers[Operand::x] = at.x;
   pointers[Operand::x_scales] = at.x_scales;
+  pointers[Operand::residual] = at.residual;
   pointers[Operand::y] = at.y;
   std::optional<Tensor> workspace;
   if (kernel.workspace.floats > 0) {
@@ -58,9 +63,8 @@ constexpr std::int64_t kBytes = sizeof(std::uint16_t), kFloatBytes = sizeof(floa
                             (call.session.has_wide_y() ? kFloatBytes : kBytes);
   for (std::int64_t at = 0; at < m; at += passes.step) {
     const std::int64_t tokens = std::min(passes.step, m - at);
-    const Place place{first.x + at * of_x,
-                      first.x_scales == nullptr ? nullptr : first.x_scales + at * kFloatBytes,
-                      first.y + at * of_y};
+    const Place place{first.x + at * of_x, further(first.x_scales, at * kFloatBytes),
+                      further(first.residual, at * of_y), first.y + at * of_y};
     if (!pass(tokens == passes.step ? passes.most : passes.last, call, place, tokens)) return false;
   }
   return true;
@@ -69,7 +73,8 @@ constexpr std::int64_t kBytes = sizeof(std::uint16_t), kFloatBytes = sizeof(floa
 /// The same with x brought to 8 bits before, where the passes have it so.
 [[nodiscard]] bool multiply(const Session::Passes& passes, const Call& call, const Tensor& x,
                             const Tensor& y, std::int64_t m, GivenScales given) {
-  Place first{static_cast<char*>(address(x)), nullptr, static_cast<char*>(address(y))};
+  const auto begin = [](const Tensor& tensor) { return static_cast<char*>(address(tensor)); };
+  Place first{begin(x), nullptr, call.residual ? begin(*call.residual) : nullptr, begin(y)};
   if (passes.rounding == nullptr) return multiply(passes, call, first, m);
   // Codes, and the scales behind them: codes are whole pieces of 16 bytes.
   const std::int64_t codes = m * call.session.k();
@@ -100,9 +105,11 @@ std::optional<Tensor> multiplied(const Session::Passes& passes, const Call& call
   if (passes.most == nullptr) return std::nullopt;
   const Tensor rows = readable(x);
   const std::optional<Tensor> moved = moved_bias(call.bias);
+  std::optional<Tensor> residual;
+  if (call.residual.has_value()) residual = readable(*call.residual);
   Tensor y = empty(tokens.shape(), dtype, call.ordinal);
-  const Call read{call.session,    call.image,   moved ? moved : call.bias,
-                  call.activation, call.ordinal, call.stream};
+  const Call read{call.session, call.image, moved ? moved : call.bias, residual, call.activation,
+                  call.ordinal, call.stream};
   if (!multiply(passes, read, rows, y, tokens.count(), given)) [[unlikely]]
     return std::nullopt;
   return y;
@@ -127,6 +134,13 @@ void require_bias(const Tensor& bias, ScalarType dtype, std::int64_t n, std::int
                      bias.is_cuda() && bias.get_device_index() == ordinal,
                  "bias is ", bias.numel(), " numbers of ", name(bias.scalar_type()), ", not ", n,
                  " contiguous ones of ", name(dtype), " on the device of x");
+}
+
+void require_residual(const Tensor& residual, const Tokens& tokens, ScalarType dtype,
+                      std::int32_t ordinal) {
+  require_like_y(residual, tokens.shape(), dtype);
+  LADDER_REQUIRE(residual.is_cuda() && residual.get_device_index() == ordinal,
+                 "residual is not on the device of x");
 }
 
 GivenScales given_scales(const std::optional<Tensor>& scales, std::int64_t m,

@@ -29,6 +29,9 @@ class Tokens {
 
 /// Throws InvalidArgument unless `bias` is [n] of `dtype`, contiguous on device `ordinal`.
 void require_bias(const Tensor& bias, ScalarType dtype, std::int64_t n, std::int32_t ordinal);
+/// Throws InvalidArgument unless `residual` is as y, of `tokens` and `dtype`, on device `ordinal`.
+void require_residual(const Tensor& residual, const Tokens& tokens, ScalarType dtype,
+                      std::int32_t ordinal);
 /// Scales that the caller gives: one for all of `m` tokens, or one for each. Throws InvalidArgument
 /// unless they are float32, contiguous and on device `ordinal`.
 GivenScales given_scales(const std::optional<Tensor>& scales, std::int64_t m, std::int32_t ordinal);
@@ -38,6 +41,7 @@ struct Call {
   Session& session;
   const Tensor& image;
   const std::optional<Tensor>& bias;
+  const std::optional<Tensor>& residual;  ///< as y; there where the session has one
   Scalar activation;
   std::int32_t ordinal;
   void* stream;

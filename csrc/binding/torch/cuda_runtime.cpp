@@ -99,10 +99,12 @@ std::string rounding_objection(std::string type, std::int64_t k, std::string act
   }
 }
 
-/// Compiles what `m` tokens need. The schedule of their kernel (of their first pass, where there
-/// are several), or "" when they go the dense way.
-std::string warm_up(std::int64_t weight, std::int64_t device, ScalarType dtype, std::int64_t m) {
-  Session& session = ladder::session(weight).serving(m);
+/// Compiles what `m` tokens need, of calls with a residual or without. The schedule of their kernel
+/// (of their first pass, where there are several), or "" when they go the dense way.
+std::string warm_up(std::int64_t weight, std::int64_t device, ScalarType dtype, std::int64_t m,
+                    bool residual) {
+  Session& of_weight = ladder::session(weight);
+  Session& session = (residual ? of_weight.with_residual() : of_weight).serving(m);
   const auto ordinal = static_cast<std::int32_t>(device);
   const Activation as = activation_of(dtype);
   void* const stream = current_stream(ordinal);
@@ -203,7 +205,7 @@ STABLE_TORCH_LIBRARY_FRAGMENT(ladder, m) {
       "str function=\"\") -> int");
   m.def("activation_type(int weight) -> str");
   m.def("rounding_objection(str type, int k, str activation_type) -> str");
-  m.def("warm_up(int weight, int device, ScalarType dtype, int m) -> str");
+  m.def("warm_up(int weight, int device, ScalarType dtype, int m, bool residual=False) -> str");
   m.def("warm_scaled(int weight, int device, ScalarType dtype, int m) -> ()");
   m.def("plan(int weight, int device, ScalarType dtype, int m, int measured) -> str");
   m.def(

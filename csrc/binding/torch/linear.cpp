@@ -35,7 +35,7 @@ void torch_gemm(const float* x, std::int64_t m, std::int64_t k, const float* w, 
 /// What the products on the CPU have in common: `multiply` gets views of checked arguments.
 template <class Multiply>
 Tensor product(const Tensor& x, const WeightArguments& parts, const std::optional<Tensor>& bias,
-               const std::string& type, Multiply multiply) {
+               const std::string& type, const std::optional<Tensor>& residual, Multiply multiply) {
   LADDER_REQUIRE(x.dim() >= 1, "x has no dimension; its last one must be in_features");
   LADDER_REQUIRE(x.is_cpu(), "x is not on the cpu, and qweight is");
   const std::int64_t k = x.size(x.dim() - 1);
@@ -54,6 +54,12 @@ Tensor product(const Tensor& x, const WeightArguments& parts, const std::optiona
     m *= x.size(d);
   }
   shape.push_back(view.n);
+  std::optional<Tensor> added;
+  if (residual.has_value()) {
+    LADDER_REQUIRE(residual->is_cpu(), "residual is not on the cpu, and x is");
+    require_like_y(*residual, shape, x.scalar_type());
+    added = residual->is_contiguous() ? *residual : stable::contiguous(*residual);
+  }
   const Tensor rows = x.is_contiguous() ? x : stable::contiguous(x);
   Tensor y = stable::new_empty(x, shape);
   multiply(view,
@@ -62,7 +68,8 @@ Tensor product(const Tensor& x, const WeightArguments& parts, const std::optiona
                        .rows = m,
                        .columns = k,
                        .stride = k},
-           bias.has_value() ? bias->const_data_ptr() : nullptr,
+           cpu::Addends{.bias = bias.has_value() ? bias->const_data_ptr() : nullptr,
+                        .residual = added.has_value() ? added->const_data_ptr() : nullptr},
            cpu::Matrix{.data = y.mutable_data_ptr(),
                        .dtype = kind,
                        .rows = m,
@@ -73,16 +80,17 @@ Tensor product(const Tensor& x, const WeightArguments& parts, const std::optiona
 
 Tensor linear(Tensor x, Tensor qweight, std::optional<Tensor> scales, std::optional<Tensor> zeros,
               std::optional<Tensor> scale2, std::optional<Tensor> g_idx, std::optional<Tensor> bias,
-              std::string type) {
-  return product(x, {qweight, scales, zeros, scale2, g_idx}, bias, type, [](const auto&... a) {
-    cpu::linear(a..., cpu_isa(), torch_parallel, torch_gemm);
-  });
+              std::string type, std::optional<Tensor> residual) {
+  return product(
+      x, {qweight, scales, zeros, scale2, g_idx}, bias, type, residual,
+      [](const auto&... a) { cpu::linear(a..., cpu_isa(), torch_parallel, torch_gemm); });
 }
 
 Tensor linear_int8(Tensor x, Tensor qweight, std::optional<Tensor> scales,
                    std::optional<Tensor> zeros, std::optional<Tensor> scale2,
-                   std::optional<Tensor> g_idx, std::optional<Tensor> bias, std::string type) {
-  return product(x, {qweight, scales, zeros, scale2, g_idx}, bias, type,
+                   std::optional<Tensor> g_idx, std::optional<Tensor> bias, std::string type,
+                   std::optional<Tensor> residual) {
+  return product(x, {qweight, scales, zeros, scale2, g_idx}, bias, type, residual,
                  [](const auto&... a) { cpu::int8::linear(a..., cpu_isa(), torch_parallel); });
 }
 
@@ -139,14 +147,14 @@ cpu::Isa cpu_isa() { return chosen_isa().load(std::memory_order_relaxed); }
 STABLE_TORCH_LIBRARY_FRAGMENT(ladder, m) {
   m.def(
       "linear(Tensor x, Tensor qweight, Tensor? scales, Tensor? zeros, Tensor? scale2, "
-      "Tensor? g_idx, Tensor? bias, str type) -> Tensor");
+      "Tensor? g_idx, Tensor? bias, str type, Tensor? residual=None) -> Tensor");
   m.def(
       "linear_int8(Tensor x, Tensor qweight, Tensor? scales, Tensor? zeros, Tensor? scale2, "
-      "Tensor? g_idx, Tensor? bias, str type) -> Tensor");
+      "Tensor? g_idx, Tensor? bias, str type, Tensor? residual=None) -> Tensor");
   // Of GPUs alone (ladder/ops/fallback.py).
   m.def(
       "linear_float8_e4m3(Tensor x, Tensor qweight, Tensor? scales, Tensor? zeros, "
-      "Tensor? scale2, Tensor? g_idx, Tensor? bias, str type) -> Tensor");
+      "Tensor? scale2, Tensor? g_idx, Tensor? bias, str type, Tensor? residual=None) -> Tensor");
   m.def("int8_info(str type, int k) -> str");
   m.def("cpu_isas() -> str");
   m.def("use_cpu_isa(str name) -> str");

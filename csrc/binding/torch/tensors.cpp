@@ -9,11 +9,32 @@
 
 namespace ladder::binding {
 
-std::string shape(const Tensor& tensor) {
+namespace {
+
+std::vector<std::int64_t> extents_of(const Tensor& tensor) {
+  std::vector<std::int64_t> out;
+  for (std::int64_t d = 0; d < tensor.dim(); ++d) out.push_back(tensor.size(d));
+  return out;
+}
+
+}  // namespace
+
+std::string shape(std::span<const std::int64_t> extents) {
   std::string text = "[";
-  for (std::int64_t d = 0; d < tensor.dim(); ++d)
-    text += (d > 0 ? ", " : "") + std::to_string(tensor.size(d));
+  for (std::size_t d = 0; d < extents.size(); ++d)
+    text += (d > 0 ? ", " : "") + std::to_string(extents[d]);
   return text + "]";
+}
+
+std::string shape(const Tensor& tensor) { return shape(extents_of(tensor)); }
+
+void require_like_y(const Tensor& residual, std::span<const std::int64_t> y, ScalarType dtype) {
+  bool alike = residual.dim() == static_cast<std::int64_t>(y.size());
+  for (std::size_t d = 0; alike && d < y.size(); ++d)
+    alike = residual.size(static_cast<std::int64_t>(d)) == y[d];
+  LADDER_REQUIRE(alike, "residual has shape ", shape(residual), ", and y ", shape(y));
+  LADDER_REQUIRE(residual.scalar_type() == dtype, "residual has dtype ",
+                 name(residual.scalar_type()), ", and y ", name(dtype));
 }
 
 namespace {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <optional>
+#include <span>
 #include <string>
 
 #include "base/parallel.h"
@@ -27,11 +28,15 @@ std::optional<Scalar> scalar_of(ScalarType dtype);
 ScalarType dtype_of(Scalar scalar);
 
 /// "[2, 3]".
+std::string shape(std::span<const std::int64_t> extents);
 std::string shape(const Tensor& tensor);
 
 /// Throws InvalidArgument unless `tensor` has this dtype and number of dimensions, is on the CPU
 /// and contiguous.
 void require(const Tensor& tensor, std::string_view argument, ScalarType dtype, int dimensions);
+
+/// Throws InvalidArgument unless `residual` has the shape and the dtype of y; both are named.
+void require_like_y(const Tensor& residual, std::span<const std::int64_t> y, ScalarType dtype);
 
 /// The torch dtype in which scales of `format` are stored: float16, bfloat16, float32, or uint8
 /// codes for narrower formats.

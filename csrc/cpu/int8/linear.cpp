@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/integers.h"
+#include "cpu/finish.h"
 #include "cpu/int8/codes.h"
 #include "cpu/isa.h"
 #include "cpu/job.h"
@@ -17,8 +18,6 @@ namespace {
 
 /// So much of x, arranged, is multiplied by all rows before the next tokens are.
 constexpr std::int64_t kTokenBytes = 4 * 1024 * 1024;
-
-std::int64_t size_of(Scalar dtype) { return dtype == Scalar::f32 ? 4 : 2; }
 
 /// A weight as these kernels see it: scales and zeros are read by what cpu::linear reads them with.
 struct Packed {
@@ -74,24 +73,14 @@ struct Call {
   const cpu::Kernels& floats;
   const std::uint8_t* x;  ///< [m] arranged tokens
   std::int64_t token_bytes, token, m;
-  const float* bias;  ///< float32 [n], or null
-  float factor;
-  const Matrix& y;
+  const Finish& to;
 };
 
-/// y[:, row .. row + count) = sums * factor + bias, from `sums` [m][stride].
+/// y[:, row .. row + count) of `sums` [m][stride].
 void finish(const Call& call, std::int64_t row, std::int64_t count, float* sums,
             std::int64_t stride) {
-  for (std::int64_t t = 0; t < call.m; ++t) {
-    float* mine = sums + t * stride;
-    for (std::int64_t i = 0; i < count; ++i) {
-      mine[i] *= call.factor;
-      if (call.bias != nullptr) mine[i] += call.bias[row + i];
-    }
-    auto* to = static_cast<std::uint8_t*>(call.y.data) +
-               ((call.token + t) * call.y.stride + row) * size_of(call.y.dtype);
-    call.floats.narrow(mine, count, call.y.dtype, to);
-  }
+  for (std::int64_t t = 0; t < call.m; ++t)
+    cpu::finish(call.to, call.token + t, row, count, sums + t * stride);
 }
 
 /// Rows [begin, begin + count) as kernels take them; `scales` has read them.
@@ -180,8 +169,8 @@ std::int64_t x_block(const TType& type, std::int64_t k) {
   return columns == 0 || columns >= k || columns % 128 == 0 ? 128 : 32;
 }
 
-void linear(const WeightView& view, const Matrix& x, const void* bias, const Matrix& y, Isa isa,
-            const Parallel& parallel) {
+void linear(const WeightView& view, const Matrix& x, const Addends& addends, const Matrix& y,
+            Isa isa, const Parallel& parallel) {
   LADDER_REQUIRE(x.columns == view.k, "x has ", x.columns, " columns, the weight ", view.k);
   LADDER_REQUIRE(y.columns == view.n, "y has ", y.columns, " columns, the weight ", view.n,
                  " rows");
@@ -202,8 +191,13 @@ void linear(const WeightView& view, const Matrix& x, const void* bias, const Mat
            : std::clamp<std::int64_t>(kTokenBytes / token_bytes / 48 * 48, 48, x.rows + 48);
   const std::int64_t together = kernels.together;
   Buffer arranged(round_up(std::min(most, x.rows), together) * token_bytes / 4);
-  Buffer wide_bias(bias != nullptr ? view.n : 0);
-  if (bias != nullptr) floats.widen(bias, x.dtype, view.n, wide_bias.data());
+  Buffer wide_bias(addends.bias != nullptr ? view.n : 0);
+  if (addends.bias != nullptr) floats.widen(addends.bias, x.dtype, view.n, wide_bias.data());
+  const Finish to{.kernels = floats,
+                  .factor = job.codes->step * (view.scale2 != nullptr ? *view.scale2 : 1.0f),
+                  .bias = addends.bias != nullptr ? wide_bias.data() : nullptr,
+                  .residual = addends.residual,
+                  .y = y};
   Call call{.packed = packed,
             .kernels = kernels,
             .floats = floats,
@@ -211,9 +205,7 @@ void linear(const WeightView& view, const Matrix& x, const void* bias, const Mat
             .token_bytes = token_bytes,
             .token = 0,
             .m = x.rows,
-            .bias = bias != nullptr ? wide_bias.data() : nullptr,
-            .factor = job.codes->step * (view.scale2 != nullptr ? *view.scale2 : 1.0f),
-            .y = y};
+            .to = to};
   // A thread takes whole chunks or tiles, and at least some microseconds of work.
   const std::int64_t height = dots ? kChunk : kernels.tile_rows;
   const std::int64_t tiles = ceil_div(view.n, height);

@@ -92,8 +92,7 @@ Product product8(const RandomWeight& w, Isa isa, Case c, Value x_value,
                  const Parallel& parallel = serial) {
   Product p = product(w, Isa::generic, c, x_value);
   std::memset(p.y.bytes.get(), 0xff, static_cast<std::size_t>(c.m * w.n * p.y.size));
-  linear(w.view(), p.x.matrix(), c.bias ? p.bias.bytes.get() : nullptr, p.y.matrix(), isa,
-         parallel);
+  linear(w.view(), p.x.matrix(), p.addends(c), p.y.matrix(), isa, parallel);
   return p;
 }
 
@@ -105,13 +104,14 @@ TEST_P(EveryIsaInt8, is_exact_on_whole_numbers_for_every_type_zero_and_shape) {
       const RandomWeight w(type, shape.n, shape.k, Draw::exact, false, seed);
       const Case c{.dtype = kDtypes[seed % 3],
                    .m = kTokens[seed / 3 % std::size(kTokens)],
-                   .bias = seed % 2 == 0};
+                   .bias = seed % 2 == 0,
+                   .residual = seed % 5 < 2};
       const Product p = product8(w, GetParam(), c, whole);
       const Element& format = format_of(c.dtype);
       for (std::int64_t t = 0; t < c.m; ++t)
         for (std::int64_t r = 0; r < w.n; ++r) {
           const double wanted =
-              decode(format, encode(format, exact_sum(w, p, c.bias, t, r), Overflow::special));
+              decode(format, encode(format, exact_sum(w, p, c, t, r), Overflow::special));
           ASSERT_EQ(p.y.get(t, r), wanted) << label(w, GetParam(), c) << " at " << t << ", " << r;
         }
     }
@@ -136,7 +136,7 @@ TEST_P(EveryIsaInt8, keeps_the_derived_bound_on_real_numbers_rounded_to_8_bits) 
             for (std::int64_t i = 0; i < w.k; ++i)
               magnitude += std::abs(p.x_values[static_cast<std::size_t>(t * w.k + i)] *
                                     w.values[static_cast<std::size_t>(r * w.k + i)]);
-            const double wanted = exact_sum(w, p, false, t, r);
+            const double wanted = exact_sum(w, p, c, t, r);
             const double bound = 6 * std::sqrt(static_cast<double>(w.k)) * 0x1p-24 * magnitude +
                                  0x1p-24 * std::abs(wanted);
             ASSERT_LE(std::abs(p.y.get(t, r) - wanted), bound)
@@ -161,8 +161,8 @@ TEST_P(EveryIsaInt8, reads_and_writes_nothing_past_an_end_on_any_number_of_threa
       view.codes = reinterpret_cast<const std::uint32_t*>(codes.data());
       if (view.scales != nullptr) view.scales = scales.data();
       if (view.zeros != nullptr) view.zeros = zeros.data();
-      linear(view, {x.data(), Scalar::f32, m, w.k, w.k}, nullptr,
-             {y.data(), Scalar::f32, m, w.n, w.n}, GetParam(), on_threads(1 + seed % 4));
+      linear(view, {x.data(), Scalar::f32, m, w.k, w.k}, {}, {y.data(), Scalar::f32, m, w.n, w.n},
+             GetParam(), on_threads(1 + seed % 4));
       ASSERT_EQ(std::memcmp(y.data(), p.y.bytes.get(), static_cast<std::size_t>(m * w.n * 4)), 0)
           << label(w, GetParam(), {.m = m});
     }
@@ -186,7 +186,7 @@ TEST_P(EveryIsaInt8, takes_whole_tables_of_8_bits) {
           for (std::int64_t i = 0; i < w.k; ++i)
             magnitude += std::abs(p.x_values[static_cast<std::size_t>(t * w.k + i)] *
                                   w.values[static_cast<std::size_t>(r * w.k + i)]);
-          ASSERT_LE(std::abs(p.y.get(t, r) - exact_sum(w, p, false, t, r)),
+          ASSERT_LE(std::abs(p.y.get(t, r) - exact_sum(w, p, {}, t, r)),
                     6 * 16 * 0x1p-24 * magnitude)
               << name << " at " << t << ", " << r;
         }

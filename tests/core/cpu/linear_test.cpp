@@ -99,8 +99,9 @@ TEST_P(EveryIsa, is_exact_on_integers_for_every_type_zero_and_shape) {
       const RandomWeight w(type, shape.n, shape.k, Draw::exact, shape.g_idx, seed);
       const Scalar dtype = kDtypes[seed % 3];
       const std::int64_t m = kTokens[seed / 3 % std::size(kTokens)];
-      ASSERT_NO_FATAL_FAILURE(
-          expect_exact(w, GetParam(), {.dtype = dtype, .m = m, .bias = seed % 2 == 0}, seed));
+      ASSERT_NO_FATAL_FAILURE(expect_exact(
+          w, GetParam(), {.dtype = dtype, .m = m, .bias = seed % 2 == 0, .residual = seed % 5 < 2},
+          seed));
     }
 }
 
@@ -151,14 +152,17 @@ void expect_nothing_past_an_end(const RandomWeight& w, Isa isa, Case c) {
   const auto size = static_cast<std::size_t>(p.x.size);
   Fenced x(p.x.bytes.get(), static_cast<std::size_t>(c.m * w.k) * size);
   Fenced bias(p.bias.bytes.get(), static_cast<std::size_t>(w.n) * size);
+  Fenced residual(p.residual.bytes.get(), static_cast<std::size_t>(c.m * w.n) * size);
   Fenced y(static_cast<std::size_t>(c.m * w.n) * size);
   WeightView view = w.view();
   view.codes = reinterpret_cast<const std::uint32_t*>(codes.data());
   if (view.scales != nullptr) view.scales = scales.data();
   if (view.zeros != nullptr) view.zeros = zeros.data();
   if (view.g_idx != nullptr) view.g_idx = reinterpret_cast<const std::int32_t*>(g_idx.data());
-  linear(view, {x.data(), c.dtype, c.m, w.k, w.k}, c.bias ? bias.data() : nullptr,
-         {y.data(), c.dtype, c.m, w.n, w.n}, isa, serial, {});
+  linear(
+      view, {x.data(), c.dtype, c.m, w.k, w.k},
+      {.bias = c.bias ? bias.data() : nullptr, .residual = c.residual ? residual.data() : nullptr},
+      {y.data(), c.dtype, c.m, w.n, w.n}, isa, serial, {});
   ASSERT_EQ(std::memcmp(y.data(), p.y.bytes.get(), static_cast<std::size_t>(c.m * w.n) * size), 0)
       << label(w, isa, c);
 }
@@ -173,8 +177,8 @@ TEST_P(EveryIsa, reads_and_writes_nothing_past_an_end) {
         const RandomWeight w(type, shape.n, shape.k, Draw::exact, shape.g_idx, seed);
         const Scalar dtype = kDtypes[seed / 7 % 3];
         const std::int64_t m = kTokens[seed / 21 % std::size(kTokens)];
-        ASSERT_NO_FATAL_FAILURE(
-            expect_nothing_past_an_end(w, GetParam(), {.dtype = dtype, .m = m, .bias = true}));
+        ASSERT_NO_FATAL_FAILURE(expect_nothing_past_an_end(
+            w, GetParam(), {.dtype = dtype, .m = m, .bias = true, .residual = seed % 2 == 0}));
       }
 }
 
@@ -242,7 +246,8 @@ TEST_P(EveryIsa, gives_large_products_to_the_library_where_it_is_quicker) {
     ASSERT_NO_FATAL_FAILURE(
         expect_exact(w, GetParam(), {.dtype = dtype, .m = 1100, .bias = true}, 3, counted));
   EXPECT_EQ(calls > 0, kernels_of(GetParam()).many <= 1100);
-  ASSERT_NO_FATAL_FAILURE(expect_exact(w, GetParam(), {.m = 1100, .bias = true}, 3));
+  ASSERT_NO_FATAL_FAILURE(
+      expect_exact(w, GetParam(), {.m = 1100, .bias = true, .residual = true}, 3));
 }
 
 TEST_P(EveryIsa, splits_rows_over_threads_without_changing_a_bit) {
@@ -255,8 +260,7 @@ TEST_P(EveryIsa, splits_rows_over_threads_without_changing_a_bit) {
       Product whole = product(w, GetParam(), {.m = m}, x);
       for (const std::int64_t threads : {2, 3, 7}) {
         Numbers y(m, w.n, Scalar::f32);
-        linear(w.view(), whole.x.matrix(), nullptr, y.matrix(), GetParam(), on_threads(threads),
-               {});
+        linear(w.view(), whole.x.matrix(), {}, y.matrix(), GetParam(), on_threads(threads), {});
         EXPECT_EQ(
             std::memcmp(y.bytes.get(), whole.y.bytes.get(), static_cast<std::size_t>(m * w.n * 4)),
             0)
@@ -269,7 +273,7 @@ TEST_P(EveryIsa, splits_rows_over_threads_without_changing_a_bit) {
 TEST_P(EveryIsa, accepts_no_tokens_and_no_columns) {
   const RandomWeight w(ttype("uint4,scale=float16"), 3, 20, Draw::exact, false, 1);
   Numbers x(0, 20, Scalar::f32), y(0, 3, Scalar::f32);
-  linear(w.view(), x.matrix(), nullptr, y.matrix(), GetParam(), serial, {});
+  linear(w.view(), x.matrix(), {}, y.matrix(), GetParam(), serial, {});
   const RandomWeight empty(ttype("uint4,scale=float16"), 3, 0, Draw::exact, false, 1);
   ASSERT_NO_FATAL_FAILURE(expect_exact(empty, GetParam(), {.m = 2, .bias = true}, 1));
 }
@@ -316,7 +320,7 @@ INSTANTIATE_TEST_SUITE_P(Cpu, EveryIsa, ::testing::ValuesIn(isas_that_differ([](
 TEST(CpuLinear, refuses_shapes_that_do_not_fit_with_both_numbers) {
   const RandomWeight w(ttype("uint4,scale=float16"), 3, 20, Draw::exact, false, 1);
   Numbers x(2, 21, Scalar::f32), y(2, 3, Scalar::f32);
-  EXPECT_THAT([&] { linear(w.view(), x.matrix(), nullptr, y.matrix(), Isa::generic, serial, {}); },
+  EXPECT_THAT([&] { linear(w.view(), x.matrix(), {}, y.matrix(), Isa::generic, serial, {}); },
               ThrowsMessage<InvalidArgument>(HasSubstr("x has 21 columns, the weight 20")));
 }
 

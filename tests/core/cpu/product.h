@@ -112,31 +112,38 @@ inline void plain_gemm(const float* x, std::int64_t m, std::int64_t k, const flo
 struct Case {
   Scalar dtype = Scalar::f32;
   std::int64_t m = 1;
-  bool bias = false;
+  bool bias = false, residual = false;
 };
 
 struct Product {
-  Numbers x, bias, y;
+  Numbers x, bias, residual, y;
   std::vector<double> x_values;  ///< [m, k], as x holds them
+
+  Addends addends(const Case& c) const {
+    return {.bias = c.bias ? bias.bytes.get() : nullptr,
+            .residual = c.residual ? residual.bytes.get() : nullptr};
+  }
 };
 
 template <class Value>
 Product product(const RandomWeight& w, Isa isa, Case c, Value x_value, const Gemm& gemm = {}) {
-  Product p{{c.m, w.k, c.dtype}, {1, w.n, c.dtype}, {c.m, w.n, c.dtype}, {}};
+  Product p{{c.m, w.k, c.dtype}, {1, w.n, c.dtype}, {c.m, w.n, c.dtype}, {c.m, w.n, c.dtype}, {}};
   for (std::int64_t t = 0; t < c.m; ++t)
     for (std::int64_t i = 0; i < w.k; ++i) {
       p.x.set(t, i, x_value(t, i));
       p.x_values.push_back(p.x.get(t, i));
     }
   for (std::int64_t r = 0; r < w.n; ++r) p.bias.set(0, r, static_cast<double>(r % 5) - 2);
-  linear(w.view(), p.x.matrix(), c.bias ? p.bias.bytes.get() : nullptr, p.y.matrix(), isa, serial,
-         gemm);
+  for (std::int64_t t = 0; t < c.m; ++t)
+    for (std::int64_t r = 0; r < w.n; ++r)
+      p.residual.set(t, r, static_cast<double>((7 * t + 3 * r) % 61) - 30);
+  linear(w.view(), p.x.matrix(), p.addends(c), p.y.matrix(), isa, serial, gemm);
   return p;
 }
 
-inline double exact_sum(const RandomWeight& w, const Product& p, bool bias, std::int64_t t,
+inline double exact_sum(const RandomWeight& w, const Product& p, const Case& c, std::int64_t t,
                         std::int64_t r) {
-  double sum = bias ? p.bias.get(0, r) : 0;
+  double sum = (c.bias ? p.bias.get(0, r) : 0) + (c.residual ? p.residual.get(t, r) : 0);
   for (std::int64_t i = 0; i < w.k; ++i)
     sum += p.x_values[static_cast<std::size_t>(t * w.k + i)] *
            w.values[static_cast<std::size_t>(r * w.k + i)];
@@ -159,7 +166,7 @@ inline void expect_exact(const RandomWeight& w, Isa isa, Case c, unsigned seed,
     for (std::int64_t r = 0; r < w.n; ++r) {
       const Element& format = format_of(c.dtype);
       const double expected =
-          decode(format, encode(format, exact_sum(w, p, c.bias, t, r), Overflow::special));
+          decode(format, encode(format, exact_sum(w, p, c, t, r), Overflow::special));
       ASSERT_EQ(p.y.get(t, r), expected) << label(w, isa, c) << " at " << t << ", " << r;
     }
 }
@@ -175,10 +182,11 @@ inline void expect_within_bound(const RandomWeight& w, Isa isa, Case c, unsigned
   for (std::int64_t t = 0; t < c.m; ++t)
     for (std::int64_t r = 0; r < w.n; ++r) {
       double magnitude = c.bias ? std::abs(p.bias.get(0, r)) : 0;
+      if (c.residual) magnitude += std::abs(p.residual.get(t, r));
       for (std::int64_t i = 0; i < w.k; ++i)
         magnitude += std::abs(p.x_values[static_cast<std::size_t>(t * w.k + i)] *
                               w.values[static_cast<std::size_t>(r * w.k + i)]);
-      const double expected = exact_sum(w, p, c.bias, t, r);
+      const double expected = exact_sum(w, p, c, t, r);
       const double bound = 6 * std::sqrt(static_cast<double>(w.k)) * 0x1p-24 * magnitude +
                            std::ldexp(std::abs(expected), -q);
       // Beyond the largest number of the output is infinity, and right.
