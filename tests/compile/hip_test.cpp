@@ -109,6 +109,7 @@ std::vector<Cell> cells_of(std::span<const char* const> types, std::optional<Sca
             decoding_of(problem);
             problem.round_x(x);
             problem.set_bias(turn % 4 == 1), problem.permuted_columns = !x && turn % 13 == 2;
+            problem.set_residual(turn % 5 == 3);
             out.push_back({&device(name), problem});
           } catch (const Unsupported&) {
             continue;  // wider than float16
