@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ladder._torch import direct_call
 from ladder.cuda.epilogue import seen
 from ladder.cuda.linear import weight_gradients
 from ladder.ops.gating import Activation
@@ -21,6 +22,9 @@ from ladder.ops.transforms import (
 from ladder.types import _checked
 
 _ops = torch.ops.ladder
+#: (x, residual, image, bias, weight, n, x_scale): :func:`linear_residual` where nothing asks for a
+#: gradient, outside ``torch.func`` and ``torch.compile``. Raises ValueError.
+linear_residual_no_grad = direct_call(_ops.linear_residual.default)
 
 
 def linear_residual(

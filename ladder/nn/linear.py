@@ -20,17 +20,17 @@ from ladder.cuda.epilogue import linear_then
 from ladder.cuda.linear import linear_image, linear_image_scaled
 from ladder.cuda.linear import linear_no_grad as _linear_no_grad
 from ladder.cuda.linear import linear_with_grad as _linear_with_grad
-from ladder.cuda.residual import linear_residual
 from ladder.errors import InvalidArgument, Unsupported
 from ladder.nn.given_codes import TakesCodes
 from ladder.nn.metadata import metadata
 from ladder.nn.offered import TakesActivations
 from ladder.nn.packed import PackedModule
 from ladder.nn.pre_scale import ScalesColumns, scaled
+from ladder.nn.residual import AddsResidual
 from ladder.nn.select import dense_weight, is_conv1d, is_linear
 from ladder.ops import activations
 from ladder.ops.gating import Activation
-from ladder.ops.transforms import autocast, check_tensor, plus
+from ladder.ops.transforms import autocast, check_tensor
 from ladder.quantization import quantize
 from ladder.types import TType, with_defaults
 from ladder.weight import Weight, check_columns
@@ -39,7 +39,7 @@ _absent = object()
 _linear = torch.ops.ladder.linear.default
 
 
-class Linear(TakesActivations, ScalesColumns, TakesCodes):
+class Linear(TakesActivations, ScalesColumns, TakesCodes, AddsResidual):
     """``y = x @ value(weight).T + bias`` with the weight stored as its tType says.
 
     The parts of the weight are buffers named as in checkpoints (``qweight``, ``scales``, ...), so
@@ -403,18 +403,6 @@ class Linear(TakesActivations, ScalesColumns, TakesCodes):
         """:meth:`forward` with another bias [N] than the module's."""
         return self._multiplied(x, bias, self._by_image, self._by_codes)
 
-    def _plus(self, x: Tensor, residual: Tensor) -> Tensor:
-        """:meth:`forward` with a residual."""
-        check_tensor(residual, "residual")
-        if _is_compiling():
-            self._prepare_for_trace()
-        return self._multiplied(
-            x,
-            self.bias,
-            lambda x, bias: self._plus_by_image(x, bias, residual),
-            lambda x, bias: self._plus_by_codes(x, bias, residual),
-        )
-
     def _multiplied(
         self,
         x: Tensor,
@@ -453,22 +441,12 @@ class Linear(TakesActivations, ScalesColumns, TakesCodes):
             return linear_image(x, image, bias, number, n)
         return linear_image_scaled(x, scale, image, bias, number, n)
 
-    def _plus_by_image(self, x: Tensor, bias: Tensor | None, residual: Tensor) -> Tensor:
-        image: Any = self.image
-        number, n, scale = self._weight_number, self.out_features, self._scale_of_x()
-        return linear_residual(x, residual, image, bias, number, n, self._function, scale)
-
     def _scale_of_x(self) -> Tensor | None:
         return self.input_scale if self._activation_type else None
 
     def _by_codes(self, x: Tensor, bias: Tensor | None) -> Tensor:
         y = self._sums_by_codes(x, bias, None)
         return y if self._function is None else self._function.of_sums(y)
-
-    def _plus_by_codes(self, x: Tensor, bias: Tensor | None, residual: Tensor) -> Tensor:
-        if self._function is None:
-            return self._sums_by_codes(x, bias, residual)
-        return plus(self._by_codes(x, bias), residual)
 
     def _sums_by_codes(self, x: Tensor, bias: Tensor | None, residual: Tensor | None) -> Tensor:
         return ops.linear(

@@ -241,6 +241,26 @@ def test_one_call_of_a_kernel_gives_it_and_its_gradients(played, compiled):
     assert len(calls) == 2
 
 
+def test_what_a_plain_call_leaves_out_is_done_where_there_is_something_to_do(played):
+    """Each of these takes the other way, which converts, scales or differentiates."""
+    made, plain, calls = played
+    x, residual = torch.randn(M, K), torch.randn(M, N)
+    made.bias.data, plain.bias.data = made.bias.data.half(), plain.bias.data.half()
+    with torch.no_grad():
+        assert made._image_of_plain_call(x, residual) is None
+        torch.testing.assert_close(made(x, residual), plain(x, residual), rtol=1e-5, atol=1e-5)
+        made.bias.data, plain.bias.data = made.bias.data.float(), plain.bias.data.float()
+        assert made._image_of_plain_call(x, residual) is made.image
+        made.pre_scale = plain.pre_scale = torch.rand(K)
+        assert made._image_of_plain_call(x, residual) is None
+        torch.testing.assert_close(made(x, residual), plain(x, residual), rtol=1e-5, atol=1e-5)
+        made.pre_scale = plain.pre_scale = None
+    assert made._image_of_plain_call(x, residual) is None  # the bias wants a gradient
+    with pytest.raises(ladder.InvalidArgument, match="x has 63 columns"):
+        made(x[:, :-1], residual)
+    assert len(calls) == 2
+
+
 def test_an_op_without_gradients_is_in_code_that_asks_for_none(played):
     made, _, _ = played
     torch._dynamo.reset()
