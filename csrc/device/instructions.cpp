@@ -366,8 +366,6 @@ const MatrixInstruction* tensor_memory_instruction(Scalar operand, const Device&
   return row == std::end(kTensorMemory) ? nullptr : &*row;
 }
 
-std::span<const MatrixInstruction> few_tokens_instructions() { return kFewTokens; }
-
 const MatrixInstruction* few_tokens_instruction(Scalar operand, Fragment fragment,
                                                 const Device& device) {
   const auto row = std::ranges::find_if(kFewTokens, [&](const MatrixInstruction& each) {

@@ -128,8 +128,6 @@ std::span<const MatrixInstruction> tensor_memory_instructions();
 /// is none. Algorithm 1 does not know such rows either: a schedule asks for them.
 const MatrixInstruction* few_tokens_instruction(Scalar operand, Fragment fragment,
                                                 const Device& device);
-/// All of them.
-std::span<const MatrixInstruction> few_tokens_instructions();
 /// What the operands of a row are, signed where they are integers; nothing for formats that
 /// programs do not compute with.
 std::optional<Scalar> operand_scalar(const MatrixInstruction& instruction);

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <array>
 #include <optional>
 #include <vector>
 
@@ -25,7 +26,8 @@ class Relabelled {
     for (std::int64_t thread = 0; thread < threads_; ++thread) {
       const auto group = thread / row_.lanes(), lane = thread % row_.lanes();
       for (std::int64_t slot = 0; slot < b.slot_count(); ++slot) {
-        const auto in = placed(of_b(lane, slot % of_b.slot_count())), at = b(thread, slot);
+        const auto in = placed(of_b(lane, slot % of_b.slot_count()));
+        const auto at = b(thread, slot);
         same(k_, {group, in[0] * row_.k + in[2]}, at[2]);
         same(tokens_, {group, (slot / of_b.slot_count() * row_.copies + in[0]) * row_.n + in[1]},
              at[1]);
@@ -55,9 +57,9 @@ class Relabelled {
   }
 
   /// The product of the instruction in front, 0 where there is one.
-  std::vector<std::int64_t> placed(std::vector<std::int64_t> in) const {
-    if (row_.copies == 1) in.insert(in.begin(), 0);
-    return in;
+  std::array<std::int64_t, 3> placed(const std::vector<std::int64_t>& in) const {
+    if (row_.copies == 1) return {0, in[0], in[1]};
+    return {in[0], in[1], in[2]};
   }
 
   /// What A and the sums say, these in parts of `d`, of which `columns` have the same rows.
@@ -66,13 +68,15 @@ class Relabelled {
     for (std::int64_t thread = 0; thread < threads_; ++thread) {
       const auto group = thread / row_.lanes(), lane = thread % row_.lanes();
       for (std::int64_t slot = 0; slot < a_.slot_count(); ++slot) {
-        const auto in = placed(a(lane, slot % a.slot_count())), at = a_(thread, slot);
+        const auto in = placed(a(lane, slot % a.slot_count()));
+        const auto at = a_(thread, slot);
         same(k_, {group, in[0] * row_.k + in[2]}, at[2]);
         same(rows_, {group, (slot / a.slot_count() * row_.copies + in[0]) * row_.m + in[1]}, at[1]);
       }
       for (std::int64_t slot = 0; slot < acc_.slot_count(); ++slot) {
         const auto tile = slot / d.slot_count();
-        const auto in = placed(d(lane, slot % d.slot_count())), at = acc_(thread, slot);
+        const auto in = placed(d(lane, slot % d.slot_count()));
+        const auto at = acc_(thread, slot);
         same(rows_, {group, (tile / columns * row_.copies + in[0]) * row_.m + in[1]}, at[1]);
         same(tokens_, {group, (tile % columns * row_.copies + in[0]) * row_.n + in[2]}, at[2]);
         if (row_.parts() == 1) continue;

@@ -355,7 +355,7 @@ void block_products(float* d, const std::uint32_t* a, const std::uint32_t* b, bo
 }
 
 float dot_of_halves(std::uint32_t a, std::uint32_t b, float sum, bool bf16) {
-  const auto* const read = bf16 ? operand_half<Scalar::bf16> : operand_half<Scalar::f16>;
+  auto* const read = bf16 ? operand_half<Scalar::bf16> : operand_half<Scalar::f16>;
   double out = sum;
   for (int half = 0; half < 2; ++half) out += read(a, half) * read(b, half);
   return static_cast<float>(out);

@@ -78,6 +78,7 @@ def test_leading_dimensions_and_no_tokens():
 def test_rounded_activations(activation_type):
     drawn = weight_of("uint4,group=64,scale=float16,zero=integer", N, K)
     layer = ladder.Linear.from_weight(drawn, activation_type=activation_type).cuda()
+    assert layer.prepare()
     values = formula(drawn).cuda().double()
     for m in (4, 65, 300):
         x = whole(m, K, torch.float16, activation_type)
@@ -92,6 +93,9 @@ def test_y_is_rounded_once():
     weight = ladder.Weight.from_codes(torch.ones(64, 64, dtype=torch.uint8), "uint4")
     layer = prepared(weight)
     for m in (1, 16, 64):
+        # Of such a small weight a library may be expected to be faster with many tokens.
+        if m > 16 and not layer.compile_for(torch.float16, m, residual=True):
+            continue
         x = torch.tensor([127.0] * 16 + [17.0] + [0.0] * 47).half().cuda().expand(m, -1)
         residual = torch.ones(m, 64).half().cuda()
         with torch.no_grad():

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <functional>
+#include <utility>
 
 #include "base/error.h"
 #include "base/joined.h"
@@ -296,7 +297,9 @@ void Emitter::body(std::span<const Statement> statements, int depth) {
       line("}");
     } else if (const auto* part = std::get_if<Within>(&statement.op)) {
       line("if (", inside(*part), ") {  // ", to_string(program_, statement));
+      const bool outer = std::exchange(within_, true);
       body(part->body, depth + 1);
+      within_ = outer;
       depth_ = depth;
       line("}");
     } else {

@@ -187,6 +187,7 @@ class Emitter {
   Unrolled unrolled_;
   std::set<std::string> functions_;  // that the text has
   int depth_ = 1;
+  bool within_ = false;  // other threads of a warp may skip what is being written
 };
 
 }  // namespace ladder::codegen

@@ -132,7 +132,7 @@ void Emitter::load(const Load& i) {
     for (std::int64_t w = 0; w < words(i.to); ++w) line("  ", to.name, "[", w, "] = 0;");
     line("}");
   }
-  if (i.cache == Cache::now) line("keep_order();");
+  if (i.cache == Cache::now && !within_) line("keep_order();");  // which all of a warp meet
 }
 
 std::string Emitter::assign(RegisterId id, std::int64_t first, std::int64_t count) const {

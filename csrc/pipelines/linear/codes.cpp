@@ -296,10 +296,11 @@ RegisterId LinearLowering::after_sums(Body& body, const Affine& first) {
       [&](const Residual&) {
         const auto columns = problem_.columns_of_y();
         const auto residual = reg("residual_of_rows", problem_.formats.y, layout);
+        // Else the assembler loads each just before it is added, and waits for it.
         emit(body, Load{residual,
                         view(residual_, {1, columns, kTokens}, {0, 1, columns}),
                         {0, first, sums_.first_token},
-                        Cache::once});
+                        Cache::now});
         emit(body, Add{sum_, residual});
       }};
   for (const EpilogueStep& step : problem_.epilogue) std::visit(take, step);
