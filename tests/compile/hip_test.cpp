@@ -145,7 +145,7 @@ class HipKernels : public ::testing::TestWithParam<Cell> {};
 /// What holds for every kernel that is run.
 void expect_as_asked(const hip::KernelResources& kernel, const std::string& assembly,
                      const std::string& text, const Program& program, const WaveSchedule& schedule,
-                     const Device& device) {
+                     const Device& device, const hip::Clang& clang) {
   const auto simds = device.schedulers;
   const auto waves =
       std::max<std::int64_t>(schedule.threads() / device.warp * schedule.groups_per_cu / simds, 1);
@@ -161,8 +161,11 @@ void expect_as_asked(const hip::KernelResources& kernel, const std::string& asse
   const auto issued = count_of(assembly, "\\tv_(mfma|wmma|dot2c?_f32)_"),
              asked = count_of(kernel_text, "\\bw?mma_\\w+\\(") +
                      2 * count_of(kernel_text, "\\bdot_b?f16\\(");
-  if (program.items) {
-    // clang moves products of experts between the branches of stores, and may copy what follows.
+  // clang moves products of experts between the branches of stores, and may copy what follows, as
+  // clang-22 does for waves of 32 lanes.
+  const bool newer = clang.version.find("version 19.") == std::string::npos;
+  const bool copies = device.family == Family::rdna && newer;
+  if (program.items || copies) {
     EXPECT_GE(issued, asked);
   } else {
     EXPECT_EQ(issued, asked);
@@ -207,7 +210,7 @@ TEST_P(HipKernels, of_the_first_choices_one_compiles_without_spills) {
     ASSERT_EQ(kernels.size(), 1);
     const hip::KernelResources& kernel = kernels.front();
     if (kernel.vgpr_spills == 0 && kernel.sgpr_spills == 0 && kernel.scratch_bytes == 0) {
-      return expect_as_asked(kernel, assembly, text, program, schedule, *device);
+      return expect_as_asked(kernel, assembly, text, program, schedule, *device, clang);
     }
     spilled += joined("\n  ", kernel.vgpr_spills, ", ", kernel.sgpr_spills, ", ",
                       kernel.scratch_bytes, ": ", to_string(schedule));
