@@ -43,6 +43,10 @@ enum class Fragment {
   vector,  ///< one lane's vector register: a row of D
 };
 
+/// Parts of the sums that lanes of a wave have where they multiply blocks or dot products: 16 lanes
+/// have the same columns.
+inline constexpr int kPartsOfLanes = 4;
+
 /// A matrix instruction: d[m, n] = a[m, k] * b[n, k] + d, `copies` times side by side.
 struct MatrixInstruction {
   std::string_view name;
@@ -80,10 +84,11 @@ struct MatrixInstruction {
   }
   /// Threads that multiply together.
   int lanes() const;
-  /// Waves with products of blocks and of lanes multiply `step_rows` rows by `step_columns` columns
-  /// in an instruction. Its 16 lanes with the same columns have a part of the sums, of `parts`.
+  /// Of the sums; 1 where an instruction adds up all columns that its lanes have. All products of
+  /// an instruction together multiply `step_rows` rows by `step_columns` columns.
   int parts() const {
-    return fragment == Fragment::wave_blocks || fragment == Fragment::wave_lanes ? 4 : 1;
+    const bool of_lanes = fragment == Fragment::wave_blocks || fragment == Fragment::wave_lanes;
+    return of_lanes ? kPartsOfLanes : 1;
   }
   int step_rows() const { return m * copies / parts(); }
   int step_columns() const { return k * parts(); }

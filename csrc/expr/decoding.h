@@ -17,15 +17,19 @@ namespace ladder {
 struct FloatFields {
   int bits;   ///< of a code
   int place;  ///< bit of a half at which the lowest bit of the magnitude lands
-  /// Added to the magnitude, it carries into bit place + bits - 1 exactly for codes that are no
-  /// finite numbers; all bits from there to 14 are then set, which makes them infinities and NaN.
-  /// 0: there are none, or they come out right by themselves.
+  /// Added to the magnitude, it carries into bit carry() exactly for codes that are no finite
+  /// numbers; all bits from there to 14 are then set, which makes them infinities and NaN. 0: there
+  /// are none, or they come out right by themselves.
   std::uint32_t special;
   double factor;  ///< a power of two that multiplies afterwards; 1: no multiplication
   /// The exponent fills the operand's, f16, whose top one means no number there: the magnitude is
   /// halved, as `halved_f16` does.
   bool halved = false;
 
+  int carry() const { return place + bits - 1; }
+  /// More bits than one are set for codes that are no finite numbers, so that a comparison of
+  /// magnitudes finds these.
+  bool sets_several() const { return special != 0 && carry() < 14; }
   bool operator==(const FloatFields&) const = default;
 };
 

@@ -25,7 +25,7 @@ constexpr std::string_view kReserved =
     "column source inside before peer from_row from_column "
     "load_once load_now load_constant load_fresh load_element copy_async_8 from_u8 from_e8m0 "
     "halves_e4m3 ones_e8m0 low_e4m3 high_e4m3 low_twice high_twice scaled_bf16 select_bits "
-    "at_least_bf16 at_least_by_sums fabsf mma_f16_k32 mma_bf16_k32 mma_blocks_f16 "
+    "halves_at_least at_least_by_sums fabsf mma_f16_k32 mma_bf16_k32 mma_blocks_f16 "
     "mma_blocks_bf16 dot_f16 dot_bf16 "
     "three_values halved_f16 dot_bytes dot_halves table_entry low_halves "
     "shared_address peer_address load_peer copy_async "

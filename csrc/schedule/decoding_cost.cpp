@@ -24,11 +24,11 @@ constexpr int kUnitRegisters = 8;
 /// signs; of both rows in both k-steps a code, a difference, the lesser one, an address, a look-up.
 constexpr double kRelativeOperations = 3 * kUnitRegisters + 5 * kRelativeBits + 2 * 2 * 5;
 
-double field_cycles(const Decoding& decoding, Scalar activation) {
+double field_cycles(const Decoding& decoding) {
   const FloatFields& f = decoding.fields;
   const FieldPlan& plan = field_plan(f.bits, f.place);
-  // A sum and a mask find codes that are no numbers; of bf16 a comparison of magnitudes and a mask.
-  const double more = activation == Scalar::f16 ? 0 : kPackedCycles;
+  // A sum and a mask find codes that are no numbers, or a magnitude, a comparison and a mask.
+  const double more = f.sets_several() ? kPackedCycles : 0;
   const double special = f.special == 0 ? 0 : 2 * kIntegerCycles + more;
   const bool product = f.factor != 1 || decoding.scaled;
   const double factor = (product ? kPackedCycles : 0) + (f.halved ? 2 * kIntegerCycles : 0);
@@ -65,11 +65,10 @@ double decoding_cycles(const Problem& problem, Route route, ScalePlace place) {
     if (decoding_kind(problem) != Decoding::Kind::fields) {
       return decoding_cycles(problem, route, ScalePlace::sums) + product;
     }
-    return field_cycles(decoding_of(problem, place), problem.activation()) + product;
+    return field_cycles(decoding_of(problem, place)) + product;
   }
   switch (decoding_kind(problem)) {
-    case Decoding::Kind::fields:
-      return field_cycles(decoding_of(problem, place), problem.activation());
+    case Decoding::Kind::fields: return field_cycles(decoding_of(problem, place));
     case Decoding::Kind::table: return lookup_cycles(problem.weight.bits);
     case Decoding::Kind::integers: break;
   }

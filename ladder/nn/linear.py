@@ -26,7 +26,7 @@ from ladder.nn.metadata import metadata
 from ladder.nn.offered import TakesActivations
 from ladder.nn.packed import PackedModule
 from ladder.nn.pre_scale import ScalesColumns, scaled
-from ladder.nn.residual import AddsResidual
+from ladder.nn.residual import with_residual
 from ladder.nn.select import dense_weight, is_conv1d, is_linear
 from ladder.ops import activations
 from ladder.ops.gating import Activation
@@ -39,7 +39,7 @@ _absent = object()
 _linear = torch.ops.ladder.linear.default
 
 
-class Linear(TakesActivations, ScalesColumns, TakesCodes, AddsResidual):
+class Linear(TakesActivations, ScalesColumns, TakesCodes):
     """``y = x @ value(weight).T + bias`` with the weight stored as its tType says.
 
     The parts of the weight are buffers named as in checkpoints (``qweight``, ``scales``, ...), so
@@ -323,7 +323,7 @@ class Linear(TakesActivations, ScalesColumns, TakesCodes, AddsResidual):
             InvalidArgument: ``x`` or ``residual`` does not fit; the message has both values.
         """
         if residual is not None:
-            return self._plus(x, residual)
+            return with_residual(self, x, residual)
         if _is_compiling():
             self._prepare_for_trace()
             return self._forward(x)

@@ -95,43 +95,41 @@ inline std::uint32_t __builtin_amdgcn_ds_bpermute(std::uint32_t byte, std::uint3
   return wave_exchange(mine, byte / 4);
 }
 
-template <class Operand, class Sums>
-Sums multiply_wave(Operand a, Operand b, Sums sums, bool bf16) {
-  float d[4];
+/// `product(d, a, b)` of a lane's words.
+template <class Sum, class Operand, class Sums, class Product>
+Sums multiplied(const Operand& a, const Operand& b, Sums sums, const Product& product) {
+  Sum d[sizeof sums / sizeof(Sum)];
   std::uint32_t x[sizeof a / 4], y[sizeof b / 4];
-  std::memcpy(d, &sums, sizeof d);
-  std::memcpy(x, &a, sizeof a);
-  std::memcpy(y, &b, sizeof b);
-  wave_product(d, x, y, sizeof a / 4, bf16);
-  std::memcpy(&sums, d, sizeof d);
-  return sums;
-}
-template <class Operand, class Sums>
-Sums __builtin_amdgcn_mfma_f32_16x16x32_f16(Operand a, Operand b, Sums sums, int, int, int) {
-  return multiply_wave(a, b, sums, false);
-}
-template <class Operand, class Sums>
-Sums __builtin_amdgcn_mfma_f32_16x16x32_bf16(Operand a, Operand b, Sums sums, int, int, int) {
-  return multiply_wave(a, b, sums, true);
-}
-template <class Operand, class Sums>
-Sums multiply_blocks(Operand a, Operand b, Sums sums, bool bf16) {
-  float d[4];
-  std::uint32_t x[2], y[2];
   std::memcpy(d, &sums, sizeof d);
   std::memcpy(x, &a, sizeof x);
   std::memcpy(y, &b, sizeof y);
-  block_products(d, x, y, bf16);
+  product(d, x, y);
   std::memcpy(&sums, d, sizeof d);
   return sums;
 }
 template <class Operand, class Sums>
+Sums multiply_wave(Operand a, Operand b, Sums sums, bool bf16) {
+  return multiplied<float>(a, b, sums, [&](auto* d, const auto* x, const auto* y) {
+    wave_product(d, x, y, sizeof a / 4, bf16);
+  });
+}
+#define LADDER_WAVE(NAME, BF16)                               \
+  template <class Operand, class Sums>                        \
+  Sums NAME(Operand a, Operand b, Sums sums, int, int, int) { \
+    return multiply_wave(a, b, sums, BF16);                   \
+  }
+LADDER_WAVE(__builtin_amdgcn_mfma_f32_16x16x16f16, false)
+LADDER_WAVE(__builtin_amdgcn_mfma_f32_16x16x16bf16_1k, true)
+LADDER_WAVE(__builtin_amdgcn_mfma_f32_16x16x32_f16, false)
+LADDER_WAVE(__builtin_amdgcn_mfma_f32_16x16x32_bf16, true)
+#undef LADDER_WAVE
+template <class Operand, class Sums>
 Sums __builtin_amdgcn_mfma_f32_4x4x4f16(Operand a, Operand b, Sums sums, int, int, int) {
-  return multiply_blocks(a, b, sums, false);
+  return multiplied<float>(a, b, sums, [](auto... at) { block_products(at..., false); });
 }
 template <class Operand, class Sums>
 Sums __builtin_amdgcn_mfma_f32_4x4x4bf16_1k(Operand a, Operand b, Sums sums, int, int, int) {
-  return multiply_blocks(a, b, sums, true);
+  return multiplied<float>(a, b, sums, [](auto... at) { block_products(at..., true); });
 }
 template <class Pair>
 float __builtin_amdgcn_fdot2(Pair a, Pair b, float sum, bool clamp) {
@@ -145,51 +143,27 @@ float __builtin_amdgcn_fdot2_f32_bf16(Pair a, Pair b, float sum, bool clamp) {
   return dot_of_halves(std::bit_cast<std::uint32_t>(a), std::bit_cast<std::uint32_t>(b), sum, true);
 }
 template <class Operand, class Sums>
-Sums __builtin_amdgcn_mfma_f32_16x16x16f16(Operand a, Operand b, Sums sums, int, int, int) {
-  return multiply_wave(a, b, sums, false);
-}
-template <class Operand, class Sums>
-Sums __builtin_amdgcn_mfma_f32_16x16x16bf16_1k(Operand a, Operand b, Sums sums, int, int, int) {
-  return multiply_wave(a, b, sums, true);
-}
-template <class Operand, class Sums>
 Sums multiply_wmma(Operand a, Operand b, Sums sums, bool bf16) {
-  float d[8];
-  std::uint32_t x[sizeof a / 4], y[sizeof b / 4];
-  std::memcpy(d, &sums, sizeof d);
-  std::memcpy(x, &a, sizeof a);
-  std::memcpy(y, &b, sizeof b);
-  wmma_product(d, x, y, bf16, sizeof a == 32);
-  std::memcpy(&sums, d, sizeof d);
-  return sums;
+  return multiplied<float>(a, b, sums, [&](auto* d, const auto* x, const auto* y) {
+    wmma_product(d, x, y, bf16, sizeof a == 32);
+  });
 }
-template <class Operand, class Sums>
-Sums __builtin_amdgcn_wmma_f32_16x16x16_f16_w32(Operand a, Operand b, Sums sums) {
-  return multiply_wmma(a, b, sums, false);
-}
-template <class Operand, class Sums>
-Sums __builtin_amdgcn_wmma_f32_16x16x16_bf16_w32(Operand a, Operand b, Sums sums) {
-  return multiply_wmma(a, b, sums, true);
-}
-template <class Operand, class Sums>
-Sums __builtin_amdgcn_wmma_f32_16x16x16_f16_w32_gfx12(Operand a, Operand b, Sums sums) {
-  return multiply_wmma(a, b, sums, false);
-}
-template <class Operand, class Sums>
-Sums __builtin_amdgcn_wmma_f32_16x16x16_bf16_w32_gfx12(Operand a, Operand b, Sums sums) {
-  return multiply_wmma(a, b, sums, true);
-}
+#define LADDER_WMMA_OF(NAME, BF16)             \
+  template <class Operand, class Sums>         \
+  Sums NAME(Operand a, Operand b, Sums sums) { \
+    return multiply_wmma(a, b, sums, BF16);    \
+  }
+LADDER_WMMA_OF(__builtin_amdgcn_wmma_f32_16x16x16_f16_w32, false)
+LADDER_WMMA_OF(__builtin_amdgcn_wmma_f32_16x16x16_bf16_w32, true)
+LADDER_WMMA_OF(__builtin_amdgcn_wmma_f32_16x16x16_f16_w32_gfx12, false)
+LADDER_WMMA_OF(__builtin_amdgcn_wmma_f32_16x16x16_bf16_w32_gfx12, true)
+#undef LADDER_WMMA_OF
 template <class Operand, class Sums>
 Sums multiply_wmma_s8(bool signed_a, Operand a, bool signed_b, Operand b, Sums sums, bool clamp) {
   if (!signed_a || !signed_b || clamp) wrong("a product of bytes without a sign, or clamped");
-  int d[8];
-  std::uint32_t x[sizeof a / 4], y[sizeof b / 4];
-  std::memcpy(d, &sums, sizeof d);
-  std::memcpy(x, &a, sizeof a);
-  std::memcpy(y, &b, sizeof b);
-  wmma_product_s8(d, x, y, sizeof a == 16);
-  std::memcpy(&sums, d, sizeof d);
-  return sums;
+  return multiplied<int>(a, b, sums, [&](auto* d, const auto* x, const auto* y) {
+    wmma_product_s8(d, x, y, sizeof a == 16);
+  });
 }
 template <class Operand, class Sums>
 Sums __builtin_amdgcn_wmma_i32_16x16x16_iu8_w32(bool signed_a, Operand a, bool signed_b, Operand b,
@@ -203,26 +177,13 @@ Sums __builtin_amdgcn_wmma_i32_16x16x16_iu8_w32_gfx12(bool signed_a, Operand a, 
 }
 template <class Operand, class Sums>
 Sums __builtin_amdgcn_wmma_f32_16x16x16_fp8_fp8_w32_gfx12(Operand a, Operand b, Sums sums) {
-  float d[8];
-  std::uint32_t x[2], y[2];
-  std::memcpy(d, &sums, sizeof d);
-  std::memcpy(x, &a, sizeof x);
-  std::memcpy(y, &b, sizeof y);
-  wmma_product_e4m3(d, x, y);
-  std::memcpy(&sums, d, sizeof d);
-  return sums;
+  return multiplied<float>(a, b, sums, [](auto... at) { wmma_product_e4m3(at...); });
 }
 template <class Operand, class Sums>
 Sums multiply_wave_s8(Operand a, Operand b, Sums sums) {
-  int d[4];
-  constexpr int kWords = sizeof(Operand) / 4;
-  std::uint32_t words[2 * kWords];
-  std::memcpy(d, &sums, sizeof d);
-  std::memcpy(words, &a, sizeof a);
-  std::memcpy(words + kWords, &b, sizeof b);
-  wave_product_s8(d, words, words + kWords, kWords);
-  std::memcpy(&sums, d, sizeof d);
-  return sums;
+  return multiplied<int>(a, b, sums, [&](auto* d, const auto* x, const auto* y) {
+    wave_product_s8(d, x, y, sizeof a / 4);
+  });
 }
 template <class Sums>
 Sums __builtin_amdgcn_mfma_i32_16x16x16i8(int a, int b, Sums sums, int, int, int) {
@@ -238,14 +199,7 @@ Sums __builtin_amdgcn_mfma_i32_16x16x64_i8(Operand a, Operand b, Sums sums, int,
 }
 template <class Sums>
 Sums __builtin_amdgcn_mfma_f32_16x16x32_fp8_fp8(long a, long b, Sums sums, int, int, int) {
-  float d[4];
-  std::uint32_t words[4];
-  std::memcpy(d, &sums, sizeof d);
-  std::memcpy(words, &a, 8);
-  std::memcpy(words + 2, &b, 8);
-  wave_product_float_bytes(d, words, words + 2);
-  std::memcpy(&sums, d, sizeof d);
-  return sums;
+  return multiplied<float>(a, b, sums, [](auto... at) { wave_product_float_bytes(at...); });
 }
 
 }  // namespace ladder::emulate

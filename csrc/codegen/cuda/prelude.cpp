@@ -215,8 +215,8 @@ DEVICE float low_bf16(u32 both) { return as_float(both << 16); }
 DEVICE float high_bf16(u32 both) { return as_float(both & 0xffff0000u); }
 )",
              codegen::kScaleFunctions, codegen::kMagnitudeFunctions,
-             R"(// Numbers are compared as the integers are, where none is NaN.
-DEVICE u32 at_least_bf16(u32 both, u32 least) {
+             R"(// As numbers of bf16, which are in the order of the integers where none is NaN.
+DEVICE u32 halves_at_least(u32 both, u32 least) {
 #if __CUDA_ARCH__ >= 900
   u32 magnitude, mask;
   asm("abs.bf16x2 %0, %1;" : "=r"(magnitude) : "r"(both));

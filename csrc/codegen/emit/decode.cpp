@@ -99,20 +99,19 @@ void Emitter::unpack_float(const UnpackFloat& i) {
   const Scalar operand = reg(i.to).scalar;
   const FloatFields& f = i.fields;
   const FieldPlan& plan = field_plan(f.bits, f.place);
-  const int carry = f.place + f.bits - 1;
   if (i.scales >= 0) scales_of_units(i.to, i.scales, i.group, f.factor);
   for_each_pair(i, f.bits, [&](const std::string& to, int pair, std::int64_t first, int row) {
     std::string value = fields(i.from, first, plan, plan.pairs[pair]);
     if (f.halved || f.special != 0) {
       const std::string magnitude = "both & 0x7fff7fffu";
-      line("{ const u32 both = ", value, carry < 14 ? "" : ", m = " + magnitude, ";");
+      line("{ const u32 both = ", value, f.sets_several() ? "" : ", m = " + magnitude, ";");
       // The bits above the magnitude, all of them where it is no number.
-      const auto above = (0x8000u - (1u << carry)) * 0x10001u;
+      const auto above = (0x8000u - (1u << f.carry())) * 0x10001u;
       if (f.halved) {
         value = "halved_f16(m) | both & 0x80008000u";
-      } else if (carry < 14) {
-        const auto least = ((1u << carry) - f.special) * 0x10001u;
-        value = joined("both | at_least_bf16(both, ", hex(least), ") & ", hex(above));
+      } else if (f.sets_several()) {
+        const auto least = ((1u << f.carry()) - f.special) * 0x10001u;
+        value = joined("both | halves_at_least(both, ", hex(least), ") & ", hex(above));
       } else {
         value = joined("both | (m + ", hex(f.special * 0x10001u), " & ", hex(above), ")");
       }

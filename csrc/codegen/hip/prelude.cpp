@@ -159,47 +159,33 @@ DEVICE u32 dot_halves(u32 a, u32 b, u32 c) {
 }
 DEVICE u32 table_entry(u32 address) { return *(LDS const u32*)address; }
 DEVICE u32 low_halves(u32 low, u32 high) { return byte_perm(low, high, 0x5410u); }
+DEVICE u32x2 four_halves(const u32* a) { return u32x2{a[0], a[1]}; }
+DEVICE u32x4 eight_halves(const u32* a) { return u32x4{a[0], a[1], a[2], a[3]}; }
+#define LADDER_MFMA(NAME, BUILTIN, OPERAND, WORDS) \
+  DEVICE void NAME(float* d, const u32* a, const u32* b) { \
+    const auto x = WORDS(a), y = WORDS(b); \
+    const f32x4 before = {d[0], d[1], d[2], d[3]}; \
+    const f32x4 sum = BUILTIN(__builtin_bit_cast(OPERAND, x), __builtin_bit_cast(OPERAND, y), \
+                              before, 0, 0, 0); \
+    for (int i = 0; i < 4; ++i) d[i] = sum[i]; \
+  }
+// Dot products of a lane's own four columns of one row and one token.
+#define LADDER_DOT(NAME, BUILTIN, OPERAND) \
+  DEVICE void NAME(float* d, const u32* a, const u32* b) { \
+    for (int i = 0; i < 2; ++i) { \
+      const u32 x = a[i], y = b[i]; \
+      d[0] = BUILTIN(__builtin_bit_cast(OPERAND, x), __builtin_bit_cast(OPERAND, y), d[0], false); \
+    } \
+  }
+#if !defined(__GFX11__) && !defined(__GFX12__)
 // d[16, 16] += a[16 rows, 16] b[16 tokens, 16]: a lane has four columns of one row or token, and
 // four rows of one token.
-DEVICE void mma_f16(float* d, const u32* a, const u32* b) {
-  const u32x2 x = {a[0], a[1]}, y = {b[0], b[1]};
-  f32x4 sum = {d[0], d[1], d[2], d[3]};
-  sum = __builtin_amdgcn_mfma_f32_16x16x16f16(__builtin_bit_cast(f16x4, x),
-                                              __builtin_bit_cast(f16x4, y), sum, 0, 0, 0);
-  for (int i = 0; i < 4; ++i) d[i] = sum[i];
-}
-DEVICE void mma_bf16(float* d, const u32* a, const u32* b) {
-  const u32x2 x = {a[0], a[1]}, y = {b[0], b[1]};
-  f32x4 sum = {d[0], d[1], d[2], d[3]};
-  sum = __builtin_amdgcn_mfma_f32_16x16x16bf16_1k(__builtin_bit_cast(s16x4, x),
-                                                  __builtin_bit_cast(s16x4, y), sum, 0, 0, 0);
-  for (int i = 0; i < 4; ++i) d[i] = sum[i];
-}
-#if !defined(__GFX11__) && !defined(__GFX12__)
-// 16 products of 4 rows by 4 tokens, each by four lanes: a lane has four columns of one row or
-// token, and four rows of one token.
-DEVICE void mma_blocks_f16(float* d, const u32* a, const u32* b) {
-  const u32x2 x = {a[0], a[1]}, y = {b[0], b[1]};
-  f32x4 sum = {d[0], d[1], d[2], d[3]};
-  sum = __builtin_amdgcn_mfma_f32_4x4x4f16(__builtin_bit_cast(f16x4, x),
-                                           __builtin_bit_cast(f16x4, y), sum, 0, 0, 0);
-  for (int i = 0; i < 4; ++i) d[i] = sum[i];
-}
-DEVICE void mma_blocks_bf16(float* d, const u32* a, const u32* b) {
-  const u32x2 x = {a[0], a[1]}, y = {b[0], b[1]};
-  f32x4 sum = {d[0], d[1], d[2], d[3]};
-  sum = __builtin_amdgcn_mfma_f32_4x4x4bf16_1k(__builtin_bit_cast(s16x4, x),
-                                               __builtin_bit_cast(s16x4, y), sum, 0, 0, 0);
-  for (int i = 0; i < 4; ++i) d[i] = sum[i];
-}
-// Of a lane's own four columns of one row and one token.
-DEVICE void dot_f16(float* d, const u32* a, const u32* b) {
-  for (int i = 0; i < 2; ++i) {
-    const u32 x = a[i], y = b[i];
-    d[0] = __builtin_amdgcn_fdot2(__builtin_bit_cast(f16x2, x), __builtin_bit_cast(f16x2, y), d[0],
-                                  false);
-  }
-}
+LADDER_MFMA(mma_f16, __builtin_amdgcn_mfma_f32_16x16x16f16, f16x4, four_halves)
+LADDER_MFMA(mma_bf16, __builtin_amdgcn_mfma_f32_16x16x16bf16_1k, s16x4, four_halves)
+// 16 products of 4 rows by 4 tokens, each by four lanes, which have as much.
+LADDER_MFMA(mma_blocks_f16, __builtin_amdgcn_mfma_f32_4x4x4f16, f16x4, four_halves)
+LADDER_MFMA(mma_blocks_bf16, __builtin_amdgcn_mfma_f32_4x4x4bf16_1k, s16x4, four_halves)
+LADDER_DOT(dot_f16, __builtin_amdgcn_fdot2, f16x2)
 #endif
 #if defined(__gfx950__) || !defined(__AMDGCN__)
 #if defined(__gfx950__)
@@ -209,31 +195,16 @@ typedef __bf16 bf16x8 __attribute__((vector_size(16)));
 typedef s16x2 bf16x2;
 typedef s16x8 bf16x8;
 #endif
-DEVICE void dot_bf16(float* d, const u32* a, const u32* b) {
-  for (int i = 0; i < 2; ++i) {
-    const u32 x = a[i], y = b[i];
-    d[0] = __builtin_amdgcn_fdot2_f32_bf16(__builtin_bit_cast(bf16x2, x),
-                                           __builtin_bit_cast(bf16x2, y), d[0], false);
-  }
-}
+LADDER_DOT(dot_bf16, __builtin_amdgcn_fdot2_f32_bf16, bf16x2)
 // d[16, 16] += a[16 rows, 32] b[16 tokens, 32]: a lane has eight columns.
-#define LADDER_DEEP_MFMA(NAME, BUILTIN, OPERAND) \
-  DEVICE void NAME(float* d, const u32* a, const u32* b) { \
-    const u32x4 x = {a[0], a[1], a[2], a[3]}, y = {b[0], b[1], b[2], b[3]}; \
-    const f32x4 before = {d[0], d[1], d[2], d[3]}; \
-    const f32x4 sum = BUILTIN(__builtin_bit_cast(OPERAND, x), __builtin_bit_cast(OPERAND, y), \
-                              before, 0, 0, 0); \
-    for (int i = 0; i < 4; ++i) d[i] = sum[i]; \
-  }
-LADDER_DEEP_MFMA(mma_f16_k32, __builtin_amdgcn_mfma_f32_16x16x32_f16, f16x8)
-LADDER_DEEP_MFMA(mma_bf16_k32, __builtin_amdgcn_mfma_f32_16x16x32_bf16, bf16x8)
+LADDER_MFMA(mma_f16_k32, __builtin_amdgcn_mfma_f32_16x16x32_f16, f16x8, eight_halves)
+LADDER_MFMA(mma_bf16_k32, __builtin_amdgcn_mfma_f32_16x16x32_bf16, bf16x8, eight_halves)
 #endif
 // The same by 32 lanes of RDNA 4, which have eight columns and eight rows each; and by those of
 // RDNA 3, which have all 16 columns, in both halves of a wave, and every other row.
 DEVICE f32x8 eight_sums(const float* d) {
   return f32x8{d[0], d[1], d[2], d[3], d[4], d[5], d[6], d[7]};
 }
-DEVICE u32x4 eight_halves(const u32* a) { return u32x4{a[0], a[1], a[2], a[3]}; }
 DEVICE u32x8 sixteen_halves(const u32* a) {
   return u32x8{a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7]};
 }
@@ -258,7 +229,7 @@ DEVICE float low_f16(u32 both) { return (float)__builtin_bit_cast(f16, (u16)both
 DEVICE float high_f16(u32 both) { return (float)__builtin_bit_cast(f16, (u16)(both >> 16)); }
 )",
       codegen::kScaleFunctions, codegen::kMagnitudeFunctions,
-      R"(DEVICE u32 at_least_bf16(u32 both, u32 least) { return at_least_by_sums(both, least); }
+      R"(DEVICE u32 halves_at_least(u32 both, u32 least) { return at_least_by_sums(both, least); }
 DEVICE u32 pack_f16(float low, float high) {
   const u32 first = __builtin_bit_cast(u16, (f16)low), second = __builtin_bit_cast(u16, (f16)high);
   return first | second << 16;

@@ -54,7 +54,7 @@ Cost cost(const WaveSchedule& s, const Decisions& decisions) {
   const Problem& problem = decisions.problem;
   const Device& device = *decisions.device;
   const Costs::Waves& costs = device.costs.waves;
-  const MatrixInstruction& row = *operands_of(s, decisions).core.instruction;
+  const MatrixInstruction& row = *instruction_of(s, decisions);
   const CtaGrid grid = grid_of(s, problem);
   const double groups = static_cast<double>(grid.count() * problem.products());
   const double steps = static_cast<double>(s.columns) / row.step_columns(),

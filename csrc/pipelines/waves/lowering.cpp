@@ -101,7 +101,9 @@ Workspace workspace_of(const Problem& problem, const WaveSchedule& s) {
 }
 
 Program lower(const Decisions& decisions, const WaveSchedule& schedule) {
-  return WaveLowering(decisions.problem, schedule, operands_of(schedule, decisions)).run();
+  OperandDecisions operands = decisions.of(schedule.route);
+  operands.core.instruction = instruction_of(schedule, decisions);
+  return WaveLowering(decisions.problem, schedule, operands).run();
 }
 
 }  // namespace ladder

@@ -13,7 +13,7 @@
 namespace ladder {
 
 std::vector<NamedMap> maps_of(const WaveSchedule& s, const Decisions& decisions) {
-  const MatrixInstruction& row = *operands_of(s, decisions).core.instruction;
+  const MatrixInstruction& row = *instruction_of(s, decisions);
   const ImageFit fit(row, 2 * kUnits);
   const auto pitch = wave_memory(s, decisions.problem).x_pitch;
   const std::string name(row.name), of_step = " of " + std::to_string(row.step_columns()) + ")";

@@ -61,15 +61,8 @@ const MatrixInstruction* instruction_of(const WaveSchedule& s, const Decisions& 
   fail<InternalError>("products of waves");
 }
 
-OperandDecisions operands_of(const WaveSchedule& s, const Decisions& decisions) {
-  OperandDecisions out = decisions.of(s.route);
-  out.core.instruction = instruction_of(s, decisions);
-  return out;
-}
-
 std::int64_t sum_parts(const WaveSchedule& s) {
-  constexpr std::int64_t kOfLanes = 4;  // MatrixInstruction::parts()
-  return s.waves_k * (s.products == WaveProducts::matrix ? 1 : kOfLanes);
+  return s.waves_k * (s.products == WaveProducts::matrix ? 1 : kPartsOfLanes);
 }
 
 CtaGrid grid_of(const WaveSchedule& s, const Problem& problem) {

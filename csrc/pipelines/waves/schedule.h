@@ -83,8 +83,6 @@ std::vector<WaveSchedule> wave_space(const Decisions& decisions);
 
 /// Null where the device has no such instruction.
 const MatrixInstruction* instruction_of(const WaveSchedule& schedule, const Decisions& decisions);
-/// The same decisions about operands, with that instruction.
-OperandDecisions operands_of(const WaveSchedule& schedule, const Decisions& decisions);
 /// Parts of the sums that waves have, along K and in lanes.
 std::int64_t sum_parts(const WaveSchedule& schedule);
 

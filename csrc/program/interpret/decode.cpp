@@ -66,7 +66,7 @@ void Interpreter::unpack_float(Block& block, const UnpackFloat& i) {
   const Scalar operand = program_.registers[i.to].scalar;
   const FloatFields& f = i.fields;
   const FieldPlan& plan = field_plan(f.bits, f.place);
-  const int carry = f.place + f.bits - 1;
+  const int carry = f.carry();
   const auto group = value(block, i.group);
   const auto scale_of = [&](int thread, std::int64_t slot) {
     if (i.scales < 0) return 1.0;

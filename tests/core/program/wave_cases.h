@@ -110,4 +110,18 @@ inline std::vector<std::pair<Problem, WaveSchedule>> few_tokens_case(const TType
   return {};
 }
 
+/// Some of both kinds of few tokens, each with and without parts of K.
+inline std::vector<std::pair<Problem, WaveSchedule>> few_tokens_cases(const Device& machine) {
+  std::vector<std::pair<Problem, WaveSchedule>> out;
+  for (const unsigned turn : {1U, 2U}) {
+    for (const auto products : {WaveProducts::blocks, WaveProducts::dots}) {
+      for (const auto& of_few : few_tokens_case(ttype("uint4,group=64,scale=float16"), Scalar::f16,
+                                                products, turn, machine)) {
+        out.push_back(of_few);
+      }
+    }
+  }
+  return out;
+}
+
 }  // namespace ladder::testing
