@@ -4,6 +4,7 @@
     python benchmarks/vllm_decode.py --engines fp16,machete,marlin,humming,ladder --out DIR
     python benchmarks/vllm_decode.py --engines ladder:uint3,ladder:mxfp4 --batches 1,8 --prefill ""
     python benchmarks/vllm_decode.py --shape 70b --layers 4,8 --engines fp16,marlin,ladder
+    python benchmarks/vllm_decode.py --shape 70b --ranks 4 --engines marlin,ladder
     python benchmarks/vllm_decode.py --shape 30b-a3b --layers 12,24 --engines marlin,ladder
     python benchmarks/vllm_decode.py --engines ladder --ladder '{"fuse_gated_mlp": false}'
     python benchmarks/vllm_decode.py --dtype bfloat16 --engines \
@@ -17,6 +18,9 @@ is a type, with groups of 128 where it has none of its own and ``+`` for its com
 (``ladder:int8+channel``), and behind ``@`` what x is rounded to.
 ``fp8``, ``int8`` (a scale for each row and token) and ``w4afp8`` are vLLM's own kernels of x of 8
 bits, ``mxfp4`` and ``nvfp4`` its own of such weights, all of compressed-tensors files.
+
+With ``--ranks`` the layers are cut over so many GPUs, and packing is not timed, which processes of
+vLLM's own do.
 
 With two numbers of layers the rest of the model is the difference: the table then has the time of
 all layers of the shape, extrapolated, and says so.
@@ -194,7 +198,7 @@ def child(options: argparse.Namespace) -> None:
     llm = LLM(
         model=str(folder), load_format="dummy", dtype=options.dtype, skip_tokenizer_init=True,
         max_model_len=4096, max_num_seqs=256, gpu_memory_utilization=0.9, seed=0,
-        enable_prefix_caching=False,
+        enable_prefix_caching=False, tensor_parallel_size=options.ranks,
         compilation_config={
             "cudagraph_capture_sizes": [1, 2, 4, 8, 16, 32, 64, 128],
             "inductor_compile_config": json.loads(options.inductor),
@@ -202,7 +206,8 @@ def child(options: argparse.Namespace) -> None:
         **extra,
     )  # fmt: skip
     out["ready_s"] = time.time() - start
-    out["packing_and_plans_s"] = packing()
+    if options.ranks == 1:
+        out["packing_and_plans_s"] = packing()
 
     def seconds(batch: int, prompt: int, tokens: int) -> float:
         prompts = [
@@ -282,8 +287,9 @@ def measure(options: argparse.Namespace, engine: str, layers: int, deadline: flo
     arguments = [sys.executable, __file__, "--child", engine, "--layers", str(layers)]
     for name in (
         "shape", "dtype", "batches", "prefill", "profile", "profile_prefill", "ladder", "inductor",
+        "ranks",
     ):  # fmt: skip
-        arguments += [f"--{name.replace('_', '-')}", getattr(options, name)]
+        arguments += [f"--{name.replace('_', '-')}", str(getattr(options, name))]
     name = re.sub(r"\W", "_", engine)
     log = Path(options.out) / f"{options.shape}_{name}_{layers}.log"
     with log.open("w") as file:
@@ -349,6 +355,7 @@ def main() -> None:
     parser.add_argument("--shape", choices=SHAPES, default="8b")
     parser.add_argument("--dtype", choices=["float16", "bfloat16"], default="float16")
     parser.add_argument("--layers", default="", help="numbers of layers; the shape's by default")
+    parser.add_argument("--ranks", type=int, default=1, help="GPUs of tensor parallelism")
     parser.add_argument("--batches", default="1,8,16,32,64,128")
     parser.add_argument("--prefill", default="512,2048")
     parser.add_argument("--profile", default="", help="batches whose kernels are listed")

@@ -77,11 +77,16 @@ IN_GRAPHS = {
     ),  # by the compile cache of the others
     "mixed": Case(mixed, options=GRAPHS, less=O_PROJ, apart=True),
 }
-TWO_RANKS = {
-    f"{name}, two ranks": Case(case.folders, options=GRAPHS | {"tensor_parallel_size": 2})
-    for name, case in EAGER.items()
-    if name in ("uint4", "act-order")
-}
+TWO_RANKS, FOUR_RANKS = (
+    {
+        f"{name}, {ranks} ranks": Case(
+            case.folders, options=GRAPHS | {"tensor_parallel_size": ranks}
+        )
+        for name, case in EAGER.items()
+        if name in ("uint4", "act-order")
+    }
+    for ranks in (2, 4)  # of four, two have each head of k and v
+)
 TWO_RANKS["uint4, two stages"] = Case(
     EAGER["uint4"].folders, options=GRAPHS | {"pipeline_parallel_size": 2}
 )  # none on the CPU, where vLLM 0.32 stops in code of its own
@@ -97,17 +102,20 @@ PADDED = {
 EXPERTS_IN_GRAPHS = {
     name: replace(case, options=PADDED | case.options) for name, case in MIXTURES.items()
 }
-EXPERTS_ON_TWO_RANKS = {
-    f"{name}, two ranks{' of experts' if by_expert else ''}": replace(
-        case,
-        options=GRAPHS
-        | case.options
-        | {"tensor_parallel_size": 2, "enable_expert_parallel": by_expert},
-    )
-    for name, case in MIXTURES.items()
-    for by_expert in (False, True)
-    if name in ("qwen3_moe, uint4", "qwen3_moe, gptq")
-}
+EXPERTS_ON_TWO_RANKS, EXPERTS_ON_FOUR_RANKS = (
+    {
+        f"{name}, {ranks} ranks{' of experts' if by_expert else ''}": replace(
+            case,
+            options=GRAPHS
+            | case.options
+            | {"tensor_parallel_size": ranks, "enable_expert_parallel": by_expert},
+        )
+        for name, case in MIXTURES.items()
+        for by_expert in (False, True)
+        if name in ("qwen3_moe, uint4", "qwen3_moe, gptq")
+    }
+    for ranks in (2, 4)
+)
 
 
 @pytest.fixture(scope="session")
@@ -172,16 +180,31 @@ def test_an_engine_of_cuda_graphs_agrees_with_transformers(name, in_graphs, beli
     assert sum(answer["counts"].values()) >= layers * (TOKENS - 1), answer["counts"]
 
 
+def need_gpus(count: int) -> None:
+    if torch.cuda.device_count() < count:
+        pytest.skip(f"needs {count} GPUs")
+
+
 @pytest.fixture(scope="session")
 def two_ranks(engine):
-    if torch.cuda.device_count() < 2:
-        pytest.skip("needs two GPUs")
+    need_gpus(2)
     return engine(TWO_RANKS, "", VLLM_ENABLE_V1_MULTIPROCESSING="1")
 
 
 @pytest.mark.parametrize("name", TWO_RANKS)
 def test_two_ranks_agree_with_transformers(name, two_ranks, believed):
     check_tokens(TWO_RANKS[name], checked(two_ranks[name]), believed)
+
+
+@pytest.fixture(scope="session")
+def four_ranks(engine):
+    need_gpus(4)
+    return engine(FOUR_RANKS, "", VLLM_ENABLE_V1_MULTIPROCESSING="1")
+
+
+@pytest.mark.parametrize("name", FOUR_RANKS)
+def test_four_ranks_agree_with_transformers(name, four_ranks, believed):
+    check_tokens(FOUR_RANKS[name], checked(four_ranks[name]), believed)
 
 
 @pytest.fixture(scope="session")
@@ -213,11 +236,21 @@ def test_an_engine_of_experts_in_graphs_agrees_with_transformers(name, experts_i
 
 @pytest.fixture(scope="session")
 def experts_on_two_ranks(engine):
-    if torch.cuda.device_count() < 2:
-        pytest.skip("needs two GPUs")
+    need_gpus(2)
     return engine(EXPERTS_ON_TWO_RANKS, "", VLLM_ENABLE_V1_MULTIPROCESSING="1")
 
 
 @pytest.mark.parametrize("name", EXPERTS_ON_TWO_RANKS)
 def test_experts_on_two_ranks_agree_with_transformers(name, experts_on_two_ranks, believed):
     check_tokens(EXPERTS_ON_TWO_RANKS[name], checked(experts_on_two_ranks[name]), believed)
+
+
+@pytest.fixture(scope="session")
+def experts_on_four_ranks(engine):
+    need_gpus(4)
+    return engine(EXPERTS_ON_FOUR_RANKS, "", VLLM_ENABLE_V1_MULTIPROCESSING="1")
+
+
+@pytest.mark.parametrize("name", EXPERTS_ON_FOUR_RANKS)
+def test_experts_on_four_ranks_agree_with_transformers(name, experts_on_four_ranks, believed):
+    check_tokens(EXPERTS_ON_FOUR_RANKS[name], checked(experts_on_four_ranks[name]), believed)
