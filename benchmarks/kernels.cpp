@@ -145,8 +145,7 @@ int run(const std::string& out, const Device& device) {
                << "\", \"max_m\": " << problem.m << ", \"n\": " << problem.n
                << ", \"k\": " << problem.k << ", \"schedule\": \"" << to_string(schedule)
                << "\", \"registers\": " << binary.registers << ", \"grid\": ["
-               << compiled.program.variables[kSplit].extent << ", "
-               << compiled.program.variables[kTile].extent
+               << compiled.program.grid()[0] << ", " << compiled.program.grid()[1]
                << "], \"threads\": " << compiled.program.block_threads()
                << ", \"shared\": " << compiled.program.shared_bytes()
                << ", \"dependent\": " << (compiled.program.dependent_launch ? "true" : "false")

@@ -222,7 +222,7 @@ void check_shared_operand(const Program& program, const MatrixInstruction& row, 
   if (buffer.level != Level::shared || !view.is_swizzled || view.extents.size() != 4 ||
       at.size() != 4 || view.extents[3] != panel || view.strides[3] != 1 ||
       view.strides[1] != panel || view.strides[0] % (8 * panel) != 0 ||
-      view.strides[2] % (8 * panel) != 0 || at[1] != Affine(0) || !multiple_of(at[3], row.k)) {
+      view.strides[2] % (8 * panel) != 0 || !multiple_of(at[1], 8) || !multiple_of(at[3], row.k)) {
     add(faults, buffer.name, " is not [tiles, tokens, panels, 128 bytes], swizzled");
     return;
   }

@@ -36,6 +36,13 @@ double field_cycles(const Decoding& decoding) {
          kPackedCycles * plan.left_shift_count() + kPairsPerUnit * (special + factor);
 }
 
+/// Floats as bytes of e4m3 hold them. Others count as without bytes, and are refused.
+bool are_float_bytes(const Problem& problem, Route route) {
+  const Element* const e = problem.weight.element;
+  return route == Route::bytes && e != nullptr && e->exponent_bits <= kByteExponent &&
+         e->mantissa_bits <= kByteMantissa;
+}
+
 // Masks and shifts, a sum of products and a look-up for each index, and one to join two values.
 double lookup_cycles(int bits) {
   const bool joint = bits <= kLargestPairTable;
@@ -66,6 +73,11 @@ double decoding_cycles(const Problem& problem, Route route, ScalePlace place) {
       return decoding_cycles(problem, route, ScalePlace::sums) + product;
     }
     return field_cycles(decoding_of(problem, place)) + product;
+  }
+  if (are_float_bytes(problem, route)) {
+    const Element& e = *problem.weight.element;
+    const BytePlan& plan = float_byte_plan(e.bits, e.mantissa_bits);
+    return kIntegerCycles * (plan.mask_count + plan.shift_count);
   }
   switch (decoding_kind(problem)) {
     case Decoding::Kind::fields: return field_cycles(decoding_of(problem, place));

@@ -4,9 +4,12 @@
 // architectures that have such products.
 #include <gtest/gtest.h>
 
+#include <set>
 #include <string>
 #include <string_view>
 
+#include "codegen/cuda/toolchain.h"
+#include "compile.h"
 #include "expr/constructors.h"
 #include "some_kernel.h"
 
@@ -42,6 +45,29 @@ TEST_P(TilesOfBytes, compile_without_spills) {
       problem.set_activation(Scalar::f16), problem.widen_y(true);
       expect_a_kernel(problem, device(target));
     }
+  }
+}
+
+// The largest that the model allows, by the registers of either number of warps.
+TEST(TilesInParts, compile_without_spills) {
+  const Device& h200 = device("h200");
+  for (const char* type :
+       {"float8_e4m3,channel,scale=float16", "float8_e4m3,group=128,scale=bfloat16",
+        "float6_e3m2,group=128,scale=float16", "int4,group=128,scale=float16",
+        "uint4,group=128,scale=float16,zero=integer", "mxfp4"}) {
+    Problem problem = linear_of(ttype(type), 4096, 4096, Scalar::bf16, 4096);
+    problem.round_x(Scalar::e4m3);
+    const auto decisions = decide(problem, h200);
+    int compiled = 0;
+    std::set<int> warps;
+    for (const TileSchedule& s : tile_space(decisions, true)) {
+      if (s.token_parts == 1 || !objection(s, decisions).empty()) continue;
+      if (!warps.insert(s.warps_n).second) continue;
+      ++compiled;
+      const auto binary = cuda::compile(compile(decisions, s).source, h200.architecture);
+      EXPECT_EQ(rejection(binary), "") << type << ", " << to_string(s);
+    }
+    EXPECT_GE(compiled, 1) << type;
   }
 }
 

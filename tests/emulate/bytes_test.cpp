@@ -37,6 +37,9 @@ TEST(Emulated, kernels_of_bytes_are_exact) {
                static_cast<Reduction>(turn % 3), Route::bytes, turn % 4 == 0, 4, warpgroups, x)) {
         problem.widen_y(turn % 5 < 2);
         cases.push_back({problem, schedule});
+        for (const auto& [of_parts, parts] : testing::in_parts({{problem, schedule}})) {
+          cases.push_back({of_parts, parts});
+        }
       }
     };
     for (const auto& shape : testing::kByteShapes) add(shape, true);

@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 import torch
-from gpu import E4M3, HALVES, MARKS, prepared
+from gpu import E4M3, HALVES, MARKS, prepared, schedules
 from rounded import types_of, values_of, weight_of, whole
 from torch import Tensor, nn
 
@@ -62,6 +62,26 @@ def test_every_interval_is_exact(activation_type, m):
     layer.bias = nn.Parameter(bias)
     x = whole(m, 512, torch.float16, activation_type)
     assert torch.equal(layer(x), (x.double() @ wanted.T + bias.double()).half())
+
+
+@pytest.mark.skipif(not E4M3, reason="no products of e4m3")
+@pytest.mark.parametrize(
+    "type,n,m",
+    [
+        ("float8_e4m3,channel,scale=float16", 4096, 4096),
+        ("float8_e4m3,group=128,scale=bfloat16", 4090, 500),
+        ("mxfp4", 1000, 1100),
+        ("int4,group=128,scale=float16", 2048, 1000),
+    ],
+)
+def test_tokens_in_parts_are_exact(type, n, m):
+    weight = weight_of(type, n, 2048)
+    layer, wanted = layer_of(weight, "float8_e4m3"), values_of(weight)
+    for dtype in HALVES:
+        x = whole(m, 2048, dtype, "float8_e4m3")
+        exact = (x.double() @ wanted.T).to(dtype)
+        for name in schedules(layer, dtype, m, "token parts"):
+            assert torch.equal(layer(x), exact), name
 
 
 @pytest.mark.parametrize("activation_type", HERE)

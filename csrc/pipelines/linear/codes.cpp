@@ -128,6 +128,10 @@ void LinearLowering::begin_sums(Body& body) {
 }
 
 void LinearLowering::prepare_group(Body& body) {
+  if (relative()) {
+    const auto count = static_cast<int>(kRelativeColumns / problem_.group_size());
+    emit(body, LargestScale{operands_.largest, scale_rows(), operands_.group, count});
+  }
   if (problem_.weight.stored_zero != Zero::integer || zeros_by_product()) return;
   Operands& o = operands_;
   const bool bytes = has_bytes(route_);
@@ -140,10 +144,6 @@ void LinearLowering::prepare_group(Body& body) {
 
 void LinearLowering::begin_group(Body& body) {
   const Operands& o = operands_;
-  if (relative()) {
-    const auto count = static_cast<int>(kRelativeColumns / problem_.group_size());
-    emit(body, LargestScale{o.largest, scale_rows(), o.group, count});
-  }
   prepare_group(body);
   // Sums start from what the zero point adds where that is known, else it joins them at the end.
   if (o.zero_row >= 0 && !zeros_by_product() && o.zero_known) {

@@ -171,4 +171,10 @@ RegisterId LinearLowering::reg(std::string name, Scalar scalar, Layout layout) {
   return static_cast<RegisterId>(program_.registers.size() - 1);
 }
 
+RegisterId LinearLowering::another(RegisterId of) {
+  const Register first = program_.registers[of];
+  std::string name = first.name.substr(0, first.name.find_last_not_of('_') + 1);
+  return reg(std::move(name), first.scalar, first.layout);
+}
+
 }  // namespace ladder

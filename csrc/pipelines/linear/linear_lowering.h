@@ -48,6 +48,8 @@ class LinearLowering {
                   bool constant = false);
   ViewId view(BufferId of, std::vector<std::int64_t> extents, std::vector<std::int64_t> strides);
   RegisterId reg(std::string name, Scalar scalar, Layout layout);
+  /// One more like it.
+  RegisterId another(RegisterId of);
   /// The program's name, grid and parameters.
   void declare_kernel(std::int64_t splits, std::int64_t tiles, int cluster, bool dependent_launch,
                       Reduction reduction);

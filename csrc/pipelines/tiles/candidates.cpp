@@ -34,6 +34,12 @@ struct WarpgroupTile {
 // 192 rows fill devices where 256 do not: 6144 rows are 32 tiles, by four of tokens 128 CTAs.
 constexpr WarpgroupTile kWarpgroupTiles[] = {{128, 8}, {256, 8}, {256, 16}, {192, 12},
                                              {128, 4}, {64, 4},  {256, 4}};
+/// The same whose tokens are multiplied in two parts.
+struct PartTile {
+  int rows, warps, tokens;
+};
+constexpr PartTile kPartTiles[] = {{192, 12, 128}, {128, 8, 192}};
+constexpr int kTokenParts = 2;
 /// The same with tensor memory: a warp has 32 rows.
 constexpr WarpgroupTile kTensorTiles[] = {{128, 4}, {256, 8}};
 constexpr int kTokensOfTensors[] = {128, 64, 32};
@@ -155,6 +161,29 @@ std::vector<TileSchedule> tile_space(const Decisions& decisions, bool dependent_
           }
         }
       }
+    }
+  }
+
+  // Of sums that are added up to others, as few tiles of more tokens.
+  const auto* of_sums = problem.rounded_x() == Scalar::e4m3 && problem.m > kUsualTokens
+                            ? warpgroup_instruction(problem.formats.x, device)
+                            : nullptr;
+  if (of_sums != nullptr) {
+    for (const auto& [rows, warps, most] : kPartTiles) {
+      const auto token_tiles = ceil_div(problem.m, std::int64_t{most});
+      const auto tokens =
+          round_up(ceil_div(problem.m, token_tiles), std::int64_t{kTokenParts * of_sums->n});
+      add_splits({.rows = rows,
+                  .tokens = static_cast<int>(tokens),
+                  .columns = 2 * static_cast<int>(kBlock),
+                  .warps_n = warps,
+                  .warps_m = 1,
+                  .dependent_launch = dependent_launch,
+                  .ctas_per_sm = 1,
+                  .token_tiles = static_cast<int>(raster_tiles(token_tiles, tokens)),
+                  .warpgroups = true,
+                  .producers = true,
+                  .token_parts = kTokenParts});
     }
   }
 

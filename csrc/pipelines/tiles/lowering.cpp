@@ -28,11 +28,11 @@ Program TileLowering::run() {
   declare_operands(body, tiling());
   if (warpgroup_ != nullptr) {
     stages_of_a_ = {operands_.a};
-    for (int i = 1; i < operand_stages(s_); ++i) {
-      const Register first = program_.registers[operands_.a];
-      stages_of_a_.push_back(reg("a", first.scalar, first.layout));
+    for (int i = 1; i < operand_stages(s_, problem_); ++i) {
+      stages_of_a_.push_back(another(operands_.a));
     }
   }
+  if (has_parts()) declare_parts();
   if (s_.tensor_memory) declare_tensors();
   operands_.open = open();
   operands_.biased = instruction_.accumulator == Scalar::s32 && !open() &&
@@ -42,7 +42,10 @@ Program TileLowering::run() {
   if (s_.tensor_memory) {
     if (open()) prepare_group(body);  // sums begin at their first product
   } else {
-    begin_sums(body);
+    for (int part = 0; part < s_.token_parts; ++part) {
+      if (has_parts()) use_part(part);
+      begin_sums(body);
+    }
     if (open()) begin_group(body);
   }
   Body each;
@@ -93,7 +96,7 @@ LinearLowering::Tiling TileLowering::tiling() const {
           .b_warps = replicated(s_.warps_n, 3) * spatial({1, s_.warps_m, 1}),
           .sum_warps = spatial({1, s_.warps_n, 1}) * spatial({1, 1, s_.warps_m}),
           .fit = fit_,
-          .tokens = s_.tensor_memory ? tokens_of_load(s_) : s_.warp_tokens(),
+          .tokens = s_.tensor_memory ? tokens_of_load(s_) : s_.part_tokens(),
           .b_in_registers = warpgroup_ == nullptr,
           .running = keeps_totals(s_, problem_),
           .largest = spatial({1, s_.warps_n}) * replicated(s_.warps_m, 2) * fit_.rows(1, false)};
@@ -107,6 +110,8 @@ void TileLowering::k_tile(Body& body) {
   const auto columns = summed_columns(s_, problem_);
   if (decoding_.scaled) {
     scaled_operands(body, k_tile);
+  } else if (has_parts()) {
+    return k_tile_in_parts(body, k_tile);
   } else if (columns >= kBlock) {
     wide_groups(body, k_tile, columns / kBlock);
   } else {
@@ -210,7 +215,7 @@ void TileLowering::multiply_steps(Body& body, const Affine& k_tile, const Affine
                                   const Affine& first, std::int64_t count, bool begins) {
   // A warpgroup decodes into tiles in turn, the next while the instruction still reads the last.
   const auto in_turn =
-      warpgroup_ == nullptr ? 1 : std::min<std::int64_t>(count, operand_stages(s_));
+      warpgroup_ == nullptr ? 1 : std::min<std::int64_t>(count, operand_stages(s_, problem_));
   const auto turns = [&](Body& per_step, const Affine& step, bool begins_here) {
     for (std::int64_t turn = 0; turn < in_turn; ++turn) {
       operands_.in_block = first + times(step, in_turn) + Affine(turn);
@@ -250,16 +255,23 @@ void TileLowering::multiply(Body& body, const Affine& k_tile, const Affine& bloc
   if (!begins && (steps > in_turn || (s_.producers && one_sum()))) {
     emit(body, MmaWait{products * static_cast<int>(in_turn - 1)});
   }
-  const auto of_panel = memory_.x_pitch / kBlock;  // blocks
   multiply_step(body, [&](RegisterId acc, RegisterId a) {
-    return Statement{MmaShared{warpgroup_,
-                               acc,
-                               a,
-                               x_ring_,
-                               {stage_of(k_tile), 0, divided(block, of_panel),
-                                times(remainder(block, of_panel), kBlock) + column},
-                               begins && turn == 0 && acc == acc_}};
+    return Statement{
+        shared_product(acc, a, k_tile, 0, block, column, begins && turn == 0 && acc == acc_)};
   });
+}
+
+MmaShared TileLowering::shared_product(RegisterId acc, RegisterId a, const Affine& k_tile,
+                                       std::int64_t token, const Affine& block,
+                                       const Affine& column, bool replaces) const {
+  const auto of_panel = memory_.x_pitch / kBlock;  // blocks
+  return {warpgroup_,
+          acc,
+          a,
+          x_ring_,
+          {stage_of(k_tile), token, divided(block, of_panel),
+           times(remainder(block, of_panel), kBlock) + column},
+          replaces};
 }
 
 // In the body of the loop that has the products: between trips the compiler may move sums to other

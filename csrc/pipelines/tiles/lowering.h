@@ -41,6 +41,7 @@ class TileLowering : LinearLowering {
   bool open() const { return whole_row() && !decoding_.scaled && operand_ != Scalar::e4m3; }
   /// Products are added to the same sums until the last column, which nothing scales before.
   bool one_sum() const { return open() || decoding_.scaled; }
+  bool has_parts() const { return s_.token_parts > 1; }
   /// Blocks of the image in a k-tile, along K and along N.
   std::int64_t blocks() const { return s_.columns / kBlock; }
   std::int64_t row_blocks() const { return s_.rows / kBlock; }
@@ -76,9 +77,27 @@ class TileLowering : LinearLowering {
   /// `begins` sums.
   void multiply(Body& body, const Affine& k_tile, const Affine& block, std::int64_t turn,
                 std::int64_t in_turn, bool begins);
+  /// The product of the step at `column` of a block of the k-tile, with the tokens from `token` on.
+  MmaShared shared_product(RegisterId acc, RegisterId a, const Affine& k_tile, std::int64_t token,
+                           const Affine& block, const Affine& column, bool replaces) const;
   void await_products(Body& body);
   /// The products of a group have ended, and its sums are scaled.
   void end_products(Body& body);
+
+  // parts.cpp
+  void declare_parts();
+  /// Sums and totals are those of that part.
+  void use_part(int part);
+  void k_tile_in_parts(Body& body, const Affine& k_tile);
+  /// All operands of a k-tile.
+  void decode_k_tile(Body& body, const Affine& k_tile);
+  /// Starts the products of a part with them.
+  void multiply_part(Body& body, const Affine& k_tile, int part);
+  /// All products but the last `pending` have ended, those of `part` among them: `then`, and these
+  /// are added up.
+  void end_part(
+      Body& body, int part, int pending, const std::function<void()>& then = [] {});
+  void bring_parts(Body& body, ViewId to);
 
   // tensors.cpp
   void declare_tensors();
@@ -123,8 +142,9 @@ class TileLowering : LinearLowering {
   const TileMemory memory_;
   const std::int64_t groups_;  // of a k-tile
   const ImageFit fit_;
-  const MatrixInstruction* const warpgroup_;  // null: warps multiply
-  std::vector<RegisterId> stages_of_a_;       // of warpgroups: decoded in turn
+  const MatrixInstruction* const warpgroup_;       // null: warps multiply
+  std::vector<RegisterId> stages_of_a_;            // of warpgroups: decoded in turn
+  std::vector<RegisterId> sums_in_turn_, totals_;  // of parts of the tokens
   ViewId weight_rows_ = -1, word_tile_ = -1, word_ring_ = -1;
   ViewId x_rows_ = -1, x_order_ = -1, x_tile_ = -1, x_ring_ = -1;
   std::vector<std::pair<ViewId, ViewId>> group_copies_;  // to, from

@@ -56,6 +56,25 @@ std::string bad_tensor_memory(const TileSchedule& s, const Decisions& decisions)
   return {};
 }
 
+/// Parts have sums that begin at a product, one a k-tile, of operands that are decoded before.
+std::string bad_parts(const TileSchedule& s, const Decisions& decisions) {
+  if (s.token_parts == 1) return {};
+  const Problem& problem = decisions.problem;
+  if (!s.warpgroups || s.tensor_memory || problem.rounded_x() != Scalar::e4m3) {
+    return "parts of tokens without warpgroups' products of e4m3";
+  }
+  if (takes_zero_product(problem, s.route)) return "parts of tokens and products of zero points";
+  if (const auto columns = summed_columns(s, problem); columns != s.columns) {
+    return joined("parts of tokens, and ", columns, " columns a sum in k-tiles of ", s.columns);
+  }
+  if (s.units() != 1) return joined("parts of tokens, and ", s.units(), " units a warp");
+  const auto* row = product_row(s, problem, *decisions.device);
+  if (s.tokens % s.token_parts != 0 || !row->takes_tokens(s.part_tokens())) {
+    return joined(row->name, " does not take ", s.tokens, " tokens in ", s.token_parts, " parts");
+  }
+  return {};
+}
+
 /// The tail is of CTAs that share no tile otherwise; each of its splits has k-tiles.
 std::string bad_tail(const TileSchedule& s, const Decisions& decisions, const CtaGrid& grid) {
   if (s.tail_tiles == 0) {
@@ -91,6 +110,7 @@ std::string not_counts(const TileSchedule& s) {
                           {"columns", 1, s.columns},
                           {"warps along N", 1, s.warps_n},
                           {"warps along M", 1, s.warps_m},
+                          {"parts of tokens", 1, s.token_parts},
                           {"k-tiles", 1, s.k_tiles},
                           {"stages", kFewestStages, s.stages},
                           {"token tiles", 1, s.token_tiles},
@@ -214,6 +234,7 @@ std::string objection(const TileSchedule& s, const Decisions& decisions) {
   if (auto why = bad_warps(s, decisions); !why.empty()) return why;
   if (auto why = bad_producers(s, decisions); !why.empty()) return why;
   if (auto why = bad_tensor_memory(s, decisions); !why.empty()) return why;
+  if (auto why = bad_parts(s, decisions); !why.empty()) return why;
   const CtaGrid grid = grid_of(s, problem);
   if (auto why = bad_groups(s, decisions, grid.splits); !why.empty()) return why;
   if (auto why = bad_grid(s, decisions, grid); !why.empty()) return why;

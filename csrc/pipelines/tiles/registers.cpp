@@ -17,6 +17,9 @@ namespace {
 // more. Integers in e4m3 of narrow groups take what floats do (520 bytes).
 constexpr std::int64_t kOthers = 32, kOddWidth = 5, kScaledFloats = 30, kZerosOfGroups = 16,
                        kFewestWords = 8, kFloatsOfWarps = 36;
+// With parts of the tokens, of 137 kernels of 9 types: beside sums and operands, and beside the
+// sums of the end and the scales of their tokens. 192 x 128 and 128 x 192 have just enough.
+constexpr std::int64_t kOthersOfParts = 8, kOthersOfLast = 24;
 // Of the sums of narrow groups, and of integers in e4m3 by warpgroups where a k-tile has several
 // sums; of narrow groups of these (392 bytes); and, where zero points take a product, of a unit's
 // sums beside them: uint4 with groups of 32 and 64 tokens a CTA would spill 8 and more registers.
@@ -40,9 +43,20 @@ std::int64_t sum_registers(const TileSchedule& s, const CtaGrid& grid) {
   return all;
 }
 
+/// With parts of the tokens: totals, and sums of two parts; the operands of a k-tile, which codes
+/// of 8 bits are as they are. After the last product the scales of tokens beside the totals.
+std::int64_t part_registers(const TileSchedule& s, const Problem& problem) {
+  const auto totals = s.warp_tokens() / 2, sums = kPartsInTurn * s.part_tokens() / 2;
+  const std::int64_t bits = problem.weight.bits;
+  const auto words = bits == 8 ? 0 : std::max(2 * bits + bits % 2 * kOddWidth - kFewestWords, 0L);
+  const auto products = totals + sums + 4 * operand_stages(s, problem) + words + kOthersOfParts;
+  return std::max(products, 2 * totals + kOthersOfLast);
+}
+
 }  // namespace
 
 std::int64_t tile_registers(const TileSchedule& s, const Problem& problem) {
+  if (s.token_parts > 1) return part_registers(s, problem);
   const bool totals = keeps_totals(s, problem);
   const auto of_unit = s.warp_tokens() / 2;  // sums of 16 rows
   const bool zeros = problem.weight.stored_zero != Zero::none;
@@ -53,8 +67,8 @@ std::int64_t tile_registers(const TileSchedule& s, const Problem& problem) {
   // Words of two blocks: those of the next are loaded while the last are multiplied.
   const auto words = std::max(
       s.units() * (2 * problem.weight.bits + problem.weight.bits % 2 * kOddWidth), kFewestWords);
-  const auto operands =
-      s.warpgroups ? 4 * s.units() * operand_stages(s) : 4 * s.units() + s.warp_tokens() / 4;
+  const auto operands = s.warpgroups ? 4 * s.units() * operand_stages(s, problem)
+                                     : 4 * s.units() + s.warp_tokens() / 4;
   const auto groups = groups_of_tile(s, problem);
   const bool relative = s.scale_place == ScalePlace::relative;
   const bool narrow = totals && !relative && problem.group_size() < kBlock;

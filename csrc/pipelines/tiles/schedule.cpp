@@ -15,6 +15,7 @@ namespace {
 
 // As CUTLASS, DeepGEMM and others promote sums of e4m3.
 constexpr std::int64_t kMostSummed = kRelativeColumns;
+constexpr std::int64_t kByteColumns = 32;  // of a product of bytes
 
 struct Spelling {
   template <class Schedule, class Text>
@@ -28,6 +29,7 @@ struct Spelling {
     text.flag(", warpgroups", s.warpgroups);
     text.flag(", producers", s.producers);
     text.flag(", tensor memory", s.tensor_memory);
+    text.number(", token parts ", s.token_parts, 1);
     text.number(", k-tiles ", s.k_tiles);
     text.number(", stages ", s.stages);
     text.name(", ", s.reduction, kReductions);
@@ -94,8 +96,9 @@ Roles roles_of(const TileSchedule& s, const Device& device) {
           static_cast<int>(std::min(portions(rest / s.threads()), kMostOfConsumer))};
 }
 
-int operand_stages(const TileSchedule& s) {
+int operand_stages(const TileSchedule& s, const Problem& problem) {
   if (s.tensor_memory) return 1;
+  if (s.token_parts > 1) return static_cast<int>(summed_columns(s, problem) / kByteColumns);
   return s.units() == 1 && s.route != Route::bytes ? 4 : 2;  // a block has two steps of bytes
 }
 

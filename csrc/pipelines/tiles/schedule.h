@@ -29,6 +29,12 @@
 // Where the device has an instruction of warpgroups, four warps side by side along the rows may
 // multiply together, each its own rows, by all tokens of the CTA, which the instruction reads from
 // shared memory. Codes of the next step are decoded while it runs.
+//
+// Where sums of groups are added up to others, they take as many registers again. In parts of the
+// tokens they take fewer, so that a CTA has more tokens:
+//
+//     each k-tile:  decode all of it
+//     each part of its tokens:  start the products; wait for those of the part before; add these up
 #pragma once
 
 #include <cstdint>
@@ -65,6 +71,7 @@ struct TileSchedule {
   bool warpgroups = false;     ///< four warps multiply together, activations from shared memory
   bool producers = false;      ///< a warpgroup more, which copies for those that multiply
   bool tensor_memory = false;  ///< with producers: operands and sums in tensor memory
+  int token_parts = 1;         ///< of a warpgroup's tokens, multiplied and added up in turn
   ScalePlace scale_place = ScalePlace::usual;
   /// With producers, of a CTA that has all of K: the last so many tiles, which would fill a device
   /// in part, have `tail_splits` CTAs each, whose sums are added up in order. 0: none.
@@ -75,6 +82,7 @@ struct TileSchedule {
   std::int64_t warp_rows() const { return rows / warps_n; }
   std::int64_t units() const { return warp_rows() / 16; }  ///< 16 rows each, of a warp
   std::int64_t warp_tokens() const { return tokens / warps_m; }
+  std::int64_t part_tokens() const { return warp_tokens() / token_parts; }
   /// That multiply, and of the whole CTA.
   std::int64_t threads() const { return std::int64_t{32} * warps_n * warps_m; }
   std::int64_t cta_threads() const { return threads() + (producers ? kProducers : 0); }
@@ -108,8 +116,10 @@ std::int64_t tensor_columns(const TileSchedule& schedule);
 std::int64_t tokens_of_load(const TileSchedule& schedule);
 /// Registers of a thread of each role, of those that a CTA has. There must be enough for producers.
 Roles roles_of(const TileSchedule& schedule, const Device& device);
-/// Tiles of operands that a warp of a warpgroup decodes in turn.
-int operand_stages(const TileSchedule& schedule);
+/// Tiles of operands that a warp of a warpgroup decodes in turn; of parts all of a sum.
+int operand_stages(const TileSchedule& schedule, const Problem& problem);
+/// Sums that are multiplied at a time, of the parts of the tokens.
+constexpr int kPartsInTurn = 2;
 /// Columns of a k-tile whose sums are added up to others: those of a group, but of e4m3, whose
 /// products keep few bits of sums, no more than 128.
 std::int64_t summed_columns(const TileSchedule& schedule, const Problem& problem);

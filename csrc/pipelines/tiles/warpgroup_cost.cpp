@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/integers.h"
 #include "layout/weight_image.h"
 #include "pipelines/tiles/schedule.h"
 #include "pipelines/tiles/window_cost.h"
@@ -45,7 +46,10 @@ Cost cost_of_warpgroups(const TileSchedule& s, const Decisions& decisions) {
   const bool product = takes_zero_product(problem, s.route);
 
   const bool cluster = s.reduction == Reduction::cluster;
-  const double ctas = static_cast<double>(grid.count() * problem.products());
+  // Tiles of tokens behind the last end at once.
+  const auto of_tokens = std::min(grid.token_tiles, ceil_div(problem.m, std::int64_t{s.tokens}));
+  const double ctas =
+      static_cast<double>(grid.count() / grid.token_tiles * of_tokens * problem.products());
   const double places =
       std::round(device.multiprocessors * cluster_share(device, cluster ? grid.splits : 1));
   const double in_tail = static_cast<double>(s.tail_tiles) * s.tail_splits;
@@ -58,9 +62,11 @@ Cost cost_of_warpgroups(const TileSchedule& s, const Decisions& decisions) {
   const double rate = operations_per_second(device, row) / (carried.clock * device.multiprocessors);
   const double least = groups * resident > 1 ? costs.least_product : 2 * costs.least_product;
   // Of a warpgroup, whose warps have 16 rows each in a unit.
-  const double instructions_of_step = (units + (product ? 1 : 0)) * 4 * 16 / row.m;
-  const double products = std::max(pace.product * 2 * row.m * tokens * row.k / rate, least) *
-                          instructions_of_step * groups * steps * resident;
+  const double instructions_of_step = (units + (product ? 1 : 0)) * 4 * 16 / row.m * s.token_parts;
+  const double of_instruction = tokens / s.token_parts;
+  const double products =
+      std::max(pace.product * 2 * row.m * of_instruction * row.k / rate, least) *
+      instructions_of_step * groups * steps * resident;
   const double decoding = costs.decoding * units *
                           decoding_cycles(problem, s.route, s.scale_place) * s.columns / kBlock;
   const double scaling =

@@ -32,16 +32,9 @@ double more_of_float_bytes(const Problem& problem, const MatrixInstruction& row)
   return problem.weight.bits == 8 ? kFnuz : kUnsigned;
 }
 
-/// Of 16 rows by 64 columns of 32 lanes. What e4m3 does not hold counts as without bytes, and is
-/// refused.
+/// Of 16 rows by 64 columns of 32 lanes.
 double operations_of_unit(const Problem& problem, const WaveSchedule& s) {
-  const Element* const e = problem.weight.element;
-  if (s.route != Route::bytes || e == nullptr || e->exponent_bits > kByteExponent ||
-      e->mantissa_bits > kByteMantissa) {
-    return decoding_cycles(problem, s.route, s.scale_place) / kIntegerCycles;
-  }
-  const BytePlan& plan = float_byte_plan(e->bits, e->mantissa_bits);
-  return plan.mask_count + plan.shift_count;
+  return decoding_cycles(problem, s.route, s.scale_place) / kIntegerCycles;
 }
 
 double fullest(double groups, double places) {

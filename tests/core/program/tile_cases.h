@@ -45,6 +45,12 @@ constexpr std::array<std::array<int, 7>, 5> kByteShapes = {{{64, 24, 128, 4, 1, 
                                                             {256, 32, 128, 8, 1, 2, 3},
                                                             {64, 80, 384, 4, 1, 1, 2}}};
 
+/// The same, whose k-tiles have one sum of e4m3, and whose tokens are whole parts.
+constexpr std::array<std::array<int, 7>, 4> kPartShapes = {{{64, 48, 128, 4, 1, 1, 3},
+                                                            {128, 32, 128, 8, 1, 2, 3},
+                                                            {192, 48, 128, 12, 1, 1, 2},
+                                                            {64, 16, 128, 4, 1, 3, 4}}};
+
 /// The same, of tokens enough for rounded operands: by warpgroups and by warps.
 constexpr std::array<std::array<int, 7>, 5> kRoundedShapes = {{{64, 72, 128, 4, 1, 1, 3},
                                                                {128, 80, 64, 8, 1, 1, 2},
@@ -92,6 +98,19 @@ inline std::vector<std::pair<Problem, TileSchedule>> with_producers(
   for (auto [problem, s] : cases) {
     s.producers = true, s.stages = std::max(s.stages, 3);
     if (objection(s, decide(problem, device("h200"))).empty()) out.push_back({problem, s});
+  }
+  return out;
+}
+
+/// The same in parts of the tokens: two, or three.
+inline std::vector<std::pair<Problem, TileSchedule>> in_parts(
+    const std::vector<std::pair<Problem, TileSchedule>>& cases) {
+  std::vector<std::pair<Problem, TileSchedule>> out;
+  for (auto [problem, s] : cases) {
+    for (const int parts : {2, 3}) {
+      s.token_parts = parts;
+      if (objection(s, decide(problem, device("h200"))).empty()) out.push_back({problem, s});
+    }
   }
   return out;
 }

@@ -283,6 +283,12 @@ TEST(Tiles, of_warpgroups_need_every_wait_barrier_and_fence) {
       for (const auto& each : testing::with_producers({of_bytes})) cases.push_back(each);
     }
   }
+  const auto parts = testing::in_parts(
+      testing::tile_case(testing::kPartShapes[0], ttype("float8_e4m3,channel,scale=float16"),
+                         Scalar::f16, Reduction::none, Route::bytes, false, 6, true, Scalar::e4m3));
+  ASSERT_FALSE(parts.empty());
+  cases.insert(cases.end(), parts.begin(), parts.end());
+  for (const auto& each : testing::with_producers(parts)) cases.push_back(each);
   for (const auto& rounded : testing::tile_case(
            testing::kRoundedShapes[0], ttype("uint4,group=32,scale=float16"), Scalar::f16,
            Reduction::none, Route::multiply_add, false, 6, true, {}, ScalePlace::rounded)) {
