@@ -4,7 +4,7 @@ not.
 
 A packed layer has no dense weight, so a layer can be packed only where nothing but its own
 ``forward`` reads the weight. What reads it otherwise is told by the class of the layer, the class
-of the module that holds it, or other modules that hold the same tensor.
+of the module that holds it and its source, or other modules that hold the same tensor.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ from ladder.errors import InvalidArgument
 from ladder.nn.dense_experts import Layout, has_stacks, layout_of
 from ladder.nn.mixtures import NOT_PACKED, FoundExperts, mixtures, stack_names
 from ladder.nn.outputs import LM_HEAD, REASON, outputs
+from ladder.nn.read_weights import is_only_read
 
-#: Modules that read weights of their children instead of calling these.
+#: Modules that read weights of children that they also call; others: ladder/nn/read_weights.py.
 _READERS: tuple[tuple[type[nn.Module], tuple[str, ...]], ...] = (
     (nn.MultiheadAttention, ("out_proj",)),
     (nn.TransformerEncoderLayer, ("linear1", "linear2")),  # in inference
@@ -257,6 +258,9 @@ def _read_by_parents(model: nn.Module) -> Iterator[tuple[int, str]]:
                 for child in children:
                     if hasattr(module, child):
                         yield id(getattr(module, child)), f"{kind.__name__} reads its weight"
+        for name, layer in module._modules.items():
+            if layer is not None and is_linear(layer) and is_only_read(type(module), name):
+                yield id(layer), f"{type(module).__name__} reads its weight"
 
 
 def _tied(

@@ -156,6 +156,23 @@ def test_naming_the_experts_to_be_left_is_no_error(mixtral, tmp_path):
         assert experts <= {"named by skip", "named by modules_to_not_convert"} and experts
 
 
+def test_what_a_model_reads_and_never_calls_is_left_by_every_door(tmp_path):
+    """Mamba multiplies by ``dt_proj.weight`` itself: it was packed, and no forward ran."""
+    from transformers import MambaConfig, MambaForCausalLM
+
+    torch.manual_seed(0)
+    config = MambaConfig(hidden_size=64, num_hidden_layers=2, vocab_size=128, state_size=8)
+    MambaForCausalLM(config).save_pretrained(tmp_path / "mamba")
+    expected = None
+    for model, report in through_every_door(tmp_path / "mamba", tmp_path, "int8", 32):
+        left = {name for name, each in report.left.items() if "MambaMixer reads" in each.reason}
+        assert left == {f"backbone.layers.{i}.mixer.dt_proj" for i in (0, 1)}
+        assert len(packed(model)) == 6
+        made = logits(model)
+        expected = made if expected is None else expected
+        assert torch.equal(made, expected)
+
+
 def test_the_command_line_prints_what_it_left(mixtral, other_function, tmp_path, capsys):
     with pytest.raises(SystemExit, match="^0$"):
         main(["convert", str(mixtral), str(tmp_path / "out")])

@@ -131,6 +131,37 @@ def test_attention_of_torch_computes_the_same_though_it_reads_a_weight_itself():
     assert torch.equal(model(x, x, x)[0], before) and before.abs().max() > 0.01
 
 
+class Reads(nn.Module):
+    """What modules do with layers that they hold: only ``called`` and ``both`` can be packed."""
+
+    def __init__(self):
+        super().__init__()
+        for name in ("called", "both", "read", "read_below", "handed", "asked"):
+            self.add_module(name, nn.Linear(64, 64))
+        nn.init.ones_(self.called.bias)
+        nn.init.normal_(self.asked.weight)
+
+    def forward(self, x, slow=False):
+        x = self.called(x) + nn.functional.linear(x, self.both.weight) if slow else self.both(x)
+        x = x.to(self.asked.weight.dtype) @ self.read.weight.T
+        return self.below(x) + torch.func.functional_call(self.handed, {}, (x,))
+
+    def below(self, x):
+        return torch.einsum("...k,nk->...n", x, self.read_below.weight)
+
+
+def test_layers_whose_weight_is_read_and_that_are_never_called_stay_dense():
+    torch.manual_seed(0)
+    model = Reads()
+    report = ladder.convert(model, "int8", 32)
+    assert {name: left.reason for name, left in report.left.items()} == {
+        "read": "Reads reads its weight",
+        "read_below": "Reads reads its weight",
+    }
+    assert packed(model) == {"called", "both", "handed", "asked"}
+    assert model(torch.randn(2, 64)).shape == (2, 64)
+
+
 @pytest.mark.parametrize("training", [True, False])
 def test_layers_of_torchs_transformer_compute_what_their_dense_twins_do(training):
     """In inference the encoder layer hands its weights to one fused function."""

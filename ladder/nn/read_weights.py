@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Layers whose weight the module that holds them reads, and which it never calls, by the source of
+its class: ``F.linear(x, self.proj.weight)``, ``self.dt_proj.weight @ x`` (Mamba).
+
+Only what holds for every call counts. A layer that is also called somewhere in the class (BLOOM's
+``dense``, whose weight a rarely used branch reads) is an ordinary layer; so is one that is handed
+to a function, or whose weight is asked for its dtype alone.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import inspect
+import textwrap
+import types
+
+from torch import nn
+
+#: What a packed layer's ``weight`` answers, having no elements.
+_METADATA = frozenset({
+    "device", "dim", "dtype", "element_size", "is_cuda", "is_meta", "ndim", "numel",
+    "requires_grad", "shape", "size",
+})  # fmt: skip
+_CALLS = ("forward", "__call__")
+
+_Functions = tuple[tuple[str, types.FunctionType], ...]
+
+
+def is_only_read(kind: type[nn.Module], child: str) -> bool:
+    """Whether the forward of a module of class ``kind`` reads the weight of its child ``child``,
+    and the class never calls that."""
+    if kind.__module__.partition(".")[0] == "torch":
+        return False
+    return _is_only_read(_functions(kind), child)
+
+
+def _functions(kind: type[nn.Module]) -> _Functions:
+    """What a class and its bases define, by name, without decorators."""
+    found = []
+    for each in kind.__mro__:
+        if each in nn.Module.__mro__:
+            continue
+        for name, value in vars(each).items():
+            value = value.fget if isinstance(value, property) else value
+            value = value.__func__ if isinstance(value, (classmethod, staticmethod)) else value
+            value = inspect.unwrap(value) if callable(value) else value
+            if inspect.isfunction(value):
+                found.append((name, value))
+    return tuple(found)
+
+
+@functools.cache
+def _is_only_read(functions: _Functions, child: str) -> bool:
+    using = [(name, f) for name, f in functions if child in _names(f.__code__)]
+    if not any("weight" in _names(f.__code__) for _, f in using):
+        return False  # of nearly all layers, without a look at the source
+    reached = _reached(functions)
+    read = False
+    for name, function in using:
+        called, elements = _uses(function, child)
+        if called:
+            return False
+        read |= elements and name in reached
+    return read
+
+
+@functools.cache
+def _names(code: types.CodeType) -> frozenset[str]:
+    """Every attribute and global that a function names, in functions within it, too."""
+    inner = (_names(each) for each in code.co_consts if isinstance(each, types.CodeType))
+    return frozenset(code.co_names).union(*inner)
+
+
+def _reached(functions: _Functions) -> set[str]:
+    """Names of methods that a forward may come to: not those that initialise or tie weights."""
+    reached, left = {"forward"}, ["forward"]
+    while left:
+        wanted = left.pop()
+        named = [_names(f.__code__) for name, f in functions if name == wanted]
+        new = {name for name, _ in functions if any(name in of for of in named)} - reached
+        reached |= new
+        left += new
+    return reached
+
+
+def _uses(function: types.FunctionType, child: str) -> tuple[bool, bool]:
+    """Whether ``function`` calls ``self.child`` or gives it to something that may, and whether it
+    reads elements of its weight. What has no source may do anything."""
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
+    except (OSError, TypeError, SyntaxError):
+        return True, False
+    parents = {inner: outer for outer in ast.walk(tree) for inner in ast.iter_child_nodes(outer)}
+    elements = False
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Attribute) or node.attr != child:
+            continue
+        if isinstance(node.ctx, ast.Store):
+            continue
+        part = parents[node]
+        if not isinstance(part, ast.Attribute) or part.attr in _CALLS:
+            return True, False
+        if part.attr == "weight":
+            asked = parents[part]
+            elements |= not isinstance(asked, ast.Attribute) or asked.attr not in _METADATA
+    return False, elements
