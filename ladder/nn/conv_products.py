@@ -13,7 +13,7 @@ from torch.nn import functional
 from ladder import ops
 from ladder.cuda.convolution import Geometry
 from ladder.errors import InvalidArgument
-from ladder.ops.transforms import check_activations
+from ladder.ops.transforms import check_activations, transformed
 
 if TYPE_CHECKING:
     from ladder.nn.conv import Conv2d
@@ -69,7 +69,8 @@ def by_values(conv: Conv2d, x: Tensor, bias: Tensor | None, geometry: Geometry) 
     dtype = x.dtype
     if x.device.type == "cpu":
         x, bias = x.float(), None if bias is None else bias.float()
-    x = x.contiguous(memory_format=torch.channels_last)
+    if not transformed():  # torch.func.vmap knows no memory formats
+        x = x.contiguous(memory_format=torch.channels_last)
     values = filters(conv, conv.packed_weight.dequantize(x.dtype))
     _, stride, padding, dilation = geometry
     y = functional.conv2d(x, values, bias, stride, padding, dilation, conv.groups)

@@ -173,6 +173,22 @@ def test_torch_compile_takes_it_whole_with_gradients(groups, backend):
         assert torch.equal(x.grad.double(), dense.grad)
 
 
+@pytest.mark.parametrize("groups", [1, *GROUPS])
+def test_vmap_gives_what_a_dense_layer_gives(groups):
+    conv, values = exact_conv(groups=groups)
+    x = integers((3, 2, C, 9, 7), torch.float32)
+    wanted = torch.stack([wanted_of(each, values, conv) for each in x])
+    assert torch.equal(torch.func.vmap(conv)(x).double(), wanted)
+    assert torch.equal(torch.func.vmap(conv, in_dims=2)(x.movedim(0, 2)).double(), wanted)
+
+    def loss(image):
+        return conv(image).sum()
+
+    gradients = torch.func.vmap(torch.func.grad(loss))(x[0])
+    alone = torch.stack([torch.func.grad(loss)(each) for each in x[0]])
+    assert torch.equal(gradients, alone) and alone.abs().max() > 1
+
+
 def test_an_exported_program_computes_the_same():
     conv, values = exact_conv(groups=3)
     x = integers((2, C, 9, 7), torch.float32)
