@@ -77,6 +77,21 @@ def test_a_map_by_name_puts_packed_layers_on_disk(folder, tmp_path, place, offlo
     assert all(torch.equal(before[name], after[name]) for name in before)
 
 
+@pytest.mark.parametrize("offload_buffers", [False, True])
+def test_offloaded_layers_are_not_made_dense(folder, tmp_path, offload_buffers):
+    """accelerate would look for a dense weight in the next call, where there is none."""
+    model = load(
+        folder, device_map=all_but(**{DOWN_PROJ: "disk"}), offload_folder=tmp_path / "offload",
+        offload_buffers=offload_buffers,
+    )  # fmt: skip
+    expected = logits(model)
+    with pytest.raises(Unsupported, match=f"^{DOWN_PROJ} is offloaded"):
+        model.dequantize()
+    assert torch.equal(logits(model), expected)  # nothing was replaced
+    model.save_pretrained(tmp_path / "saved")
+    assert torch.equal(logits(load(tmp_path / "saved")), expected)
+
+
 def bytes_of(model):
     """Of all tensors, the tied embedding once."""
     tensors = {id(t): t for t in (*model.parameters(), *model.buffers())}

@@ -13,7 +13,7 @@ from transformers.quantizers.base import HfQuantizer
 
 from ladder.checkpoints.folder import StoredConfig
 from ladder.checkpoints.model import file_names
-from ladder.errors import InvalidArgument
+from ladder.errors import InvalidArgument, Unsupported
 from ladder.integrations.transformers import guard
 from ladder.integrations.transformers.config import LadderConfig
 from ladder.integrations.transformers.conversions import restore, spare
@@ -151,14 +151,25 @@ class Quantizer(HfQuantizer):
 
     def _dequantize(self, model: Any, dtype: torch.dtype | str | None = None) -> Any:
         # transformers gives the dtype of the config, which is a name after save_pretrained.
-        guard.forget(model.config)
-        return dense(model, getattr(torch, dtype) if isinstance(dtype, str) else dtype)
+        model = dense(model, getattr(torch, dtype) if isinstance(dtype, str) else dtype)
+        guard.forget(model.config)  # what dense() refuses stays packed
+        return model
 
 
 def dense(model: nn.Module, dtype: torch.dtype | None = None) -> nn.Module:
     """Replace every :class:`ladder.Linear`, :class:`ladder.Experts` and :class:`ladder.Conv2d` of
     ``model``, in place, by the dense module with the same values, in ``dtype`` or the module's
-    own."""
+    own.
+
+    Raises Unsupported, before anything is replaced, where accelerate offloads one of them."""
+    for name, module in model.named_modules():
+        # The hook moves the tensors that its store had at first, and looks for the dense weight.
+        hook = getattr(module, "_hf_hook", None)
+        if isinstance(module, (Linear, Experts, Conv2d)) and getattr(hook, "offload", False):
+            raise Unsupported(
+                f"{name} is offloaded, and accelerate's store has no dense weight for it: load the "
+                "model on one device, without disk and without cpu_offload, to dequantise it"
+            )
     unoptimize(model)  # whose parents hold the weights of several layers
     names: dict[Linear | Experts | Conv2d, list[str]] = {}
     for name, module in model.named_modules(remove_duplicate=False):
