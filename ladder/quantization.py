@@ -71,6 +71,8 @@ def quantize(
     if not weight.is_floating_point():
         given = dtype_name(weight.dtype)
         raise InvalidArgument(f"weight has dtype {given}, not a floating-point one")
+    if weight.layout != torch.strided:
+        raise InvalidArgument(f"weight has layout {weight.layout}, not torch.strided")
     if method not in METHODS:
         raise InvalidArgument(f'method is "{method}", not one of {", ".join(METHODS)}')
     ttype = with_defaults(

@@ -370,6 +370,9 @@ def with_defaults(
             2**(bits - 1), False for one integer zero point per group.
         scale_dtype: float16, bfloat16 or float32.
     """
+    if symmetric not in (None, True, False):
+        raise InvalidArgument(f"symmetric is {symmetric!r}, not True, False or None")
+    symmetric = None if symmetric is None else bool(symmetric)  # numpy's, too
     given = parse(weight_type)
     complete = isinstance(weight_type, TType) and group_size is None and symmetric is None
     spelled = complete or str(given) != given.element.name or given.element.bits > 8

@@ -14,10 +14,17 @@ from ladder.errors import InvalidArgument
 from ladder.types import dtype_name
 
 
-def check_model(model: Any) -> None:
+def check_integers(**sizes: Any) -> None:
+    """Raise InvalidArgument for the first of ``sizes`` that is no integer."""
+    for name, size in sizes.items():
+        if not hasattr(size, "__index__"):  # numpy's have it, too
+            raise InvalidArgument(f"{name} is {size!r}, not an integer")
+
+
+def check_model(model: Any, name: str = "model") -> None:
     """Raise InvalidArgument unless it is a module."""
     if not isinstance(model, nn.Module):
-        raise InvalidArgument(f"model is of {type(model).__name__}, not torch.nn.Module")
+        raise InvalidArgument(f"{name} is of {type(model).__name__}, not torch.nn.Module")
 
 
 def numbers_of_tokens(m: Any) -> tuple[int, ...]:

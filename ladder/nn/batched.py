@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from ladder.cuda.batched import batched
 from ladder.errors import InvalidArgument, Unsupported
+from ladder.nn.arguments import check_integers
 from ladder.nn.stack import PackedStack
 from ladder.nn.stack_image import prepared
 from ladder.ops.transforms import autocast, check_tensor
@@ -48,6 +49,7 @@ class BatchedLinear(PackedStack):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
+        check_integers(batch=batch, in_features=in_features, out_features=out_features)
         if min(batch, in_features, out_features) < 1:
             raise InvalidArgument(
                 f"batch is {batch}, in_features {in_features} and out_features {out_features}, not "
@@ -92,6 +94,9 @@ class BatchedLinear(PackedStack):
             InvalidArgument: shapes that do not fit each other, or a weight that is not finite,
                 naming it.
         """
+        check_tensor(weight, "weight")
+        if bias is not None:
+            check_tensor(bias, "bias")
         if weight.dim() != 3:
             raise InvalidArgument(f"weight has shape {list(weight.shape)}, not [B, N, K]")
         batch, n, k = weight.shape

@@ -16,6 +16,7 @@ from ladder.cuda.request import check_mode
 from ladder.cuda.tune_items import ItemsProblem
 from ladder.cuda.tune_items import tune as tune_items
 from ladder.errors import InvalidArgument
+from ladder.nn.arguments import check_integers
 from ladder.nn.conv_products import by_columns, by_values, filters, padded, pair, sides
 from ladder.nn.metadata import WeightMetadata
 from ladder.nn.packed import PackedModule
@@ -79,7 +80,9 @@ class Conv2d(PackedModule):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        kernel, step, apart = pair(kernel_size), pair(stride), pair(dilation)
+        check_integers(in_channels=in_channels, out_channels=out_channels, groups=groups)
+        kernel, step = pair("kernel_size", kernel_size), pair("stride", stride)
+        apart = pair("dilation", dilation)
         if min(in_channels, out_channels, groups, *kernel, *step, *apart) < 1:
             raise InvalidArgument(
                 f"in_channels is {in_channels}, out_channels {out_channels}, kernel_size {kernel}, "
@@ -98,7 +101,9 @@ class Conv2d(PackedModule):
         super().__init__(k, out_channels, ttype, False, device, dtype)
         self.in_channels, self.out_channels, self.groups = in_channels, out_channels, groups
         self.kernel_size, self.stride, self.dilation = kernel, step, apart
-        self.padding: str | tuple[int, int] = padding if isinstance(padding, str) else pair(padding)
+        self.padding: str | tuple[int, int] = (
+            padding if isinstance(padding, str) else pair("padding", padding)
+        )
         self.padding_mode = padding_mode
         sides(self)  # raises where the padding is none
         zeros = torch.zeros(out_channels, device=device, dtype=dtype) if bias else None

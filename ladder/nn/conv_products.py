@@ -4,6 +4,8 @@ and the products of other devices."""
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -22,9 +24,14 @@ if TYPE_CHECKING:
 _MOST_NUMBERS = 1 << 26
 
 
-def pair(value: int | tuple[int, int]) -> tuple[int, int]:
-    """Of y and x."""
-    return (value, value) if isinstance(value, int) else (int(value[0]), int(value[1]))
+def pair(name: str, value: int | Sequence[int]) -> tuple[int, int]:
+    """Of y and x. Raises InvalidArgument for what is neither an integer nor two."""
+    both = (value, value) if hasattr(value, "__index__") else value
+    try:
+        y, x = map(operator.index, both)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        raise InvalidArgument(f"{name} is {value!r}, not an integer or two") from None
+    return y, x
 
 
 def sides(conv: Conv2d) -> tuple[tuple[int, int], tuple[int, int]]:

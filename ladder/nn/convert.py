@@ -129,6 +129,7 @@ def set_activation_type(
         InvalidArgument: an unknown ``activation_type``, or an entry of ``skip`` that names no
             module.
     """
+    check_model(model)
     skip = entries_of("skip", skip)
     check_entries("skip", skip, (name for name, _ in model.named_modules() if name))
     layers = {

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from ladder.cuda import kernels
 from ladder.errors import InvalidArgument
+from ladder.nn.arguments import check_model
 from ladder.nn.gated import GatedWeight, objection
 from ladder.nn.gated_form import Form, form_of
 from ladder.nn.linear import Linear
@@ -124,6 +125,7 @@ class GatedMLP(nn.Module):
             InvalidArgument: the forward of ``module`` is another, which the message explains.
             Unsupported: ``activation_type`` does not take such weights.
         """
+        check_model(module, "module")
         form = form_of(module)
         if isinstance(form, str):
             raise InvalidArgument(f"{type(module).__name__} is no gated MLP: {form}")

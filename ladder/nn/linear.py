@@ -21,6 +21,7 @@ from ladder.cuda.linear import linear_image, linear_image_scaled
 from ladder.cuda.linear import linear_no_grad as _linear_no_grad
 from ladder.cuda.linear import linear_with_grad as _linear_with_grad
 from ladder.errors import InvalidArgument, Unsupported
+from ladder.nn.arguments import check_integers
 from ladder.nn.given_codes import TakesCodes
 from ladder.nn.metadata import metadata
 from ladder.nn.offered import TakesActivations
@@ -81,9 +82,7 @@ class Linear(TakesActivations, ScalesColumns, TakesCodes):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        for name, size in (("in_features", in_features), ("out_features", out_features)):
-            if not hasattr(size, "__index__"):  # numpy's have it, too
-                raise InvalidArgument(f"{name} is {size!r}, not an integer")
+        check_integers(in_features=in_features, out_features=out_features)
         if in_features < 1 or out_features < 1:
             raise InvalidArgument(
                 f"in_features is {in_features} and out_features {out_features}, not both positive"

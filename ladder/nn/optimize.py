@@ -159,6 +159,7 @@ def optimize(
 def unoptimize(model: nn.Module) -> None:
     """Give all layers of ``model`` that :func:`optimize` merged their own weights again, and to
     activation functions what they compute."""
+    check_model(model)
     for module in model.modules():
         if isinstance(module, MergedLinear):
             module._merged.dissolve()

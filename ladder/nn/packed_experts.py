@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ladder.errors import InvalidArgument, Unsupported
+from ladder.nn.arguments import check_integers
 from ladder.nn.dense_experts import (
     DOWN,
     DOWN_BIAS,
@@ -61,6 +62,9 @@ class PackedExperts(TakesActivations, Unscriptable):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
+        check_integers(
+            num_experts=num_experts, hidden_size=hidden_size, intermediate_size=intermediate_size
+        )
         if min(num_experts, hidden_size, intermediate_size) < 1:
             raise InvalidArgument(
                 f"num_experts is {num_experts}, hidden_size {hidden_size} and intermediate_size "

@@ -17,7 +17,13 @@ def layer():
     return ladder.Linear.from_linear(nn.Linear(64, 16), "uint4", group_size=32)
 
 
-@pytest.mark.parametrize("of_model", [ladder.warmup, ladder.optimize, ladder.convert])
+def set_int8(model):
+    return ladder.set_activation_type(model, "int8")
+
+
+@pytest.mark.parametrize(
+    "of_model", [ladder.warmup, ladder.optimize, ladder.unoptimize, ladder.convert, set_int8]
+)
 @pytest.mark.parametrize("model", [None, 3, torch.ones(2, 2)])
 def test_a_model_that_is_no_module(of_model, model):
     kind = type(model).__name__
@@ -110,6 +116,63 @@ def test_a_scale_of_codes_that_is_no_tensor(layer):
     with pytest.raises(InvalidArgument, match="^x_scale is 1.0, not a float32 tensor$"):
         layer.forward_codes(x, 1.0)
     layer.forward_codes(x, torch.tensor(1.0))
+
+
+@pytest.mark.parametrize("size", [2.5, "64", None])
+@pytest.mark.parametrize(
+    "name, call",
+    [
+        ("in_features", lambda size: ladder.Linear(size, 16)),
+        ("batch", lambda size: ladder.BatchedLinear(size, 64, 16)),
+        ("hidden_size", lambda size: ladder.Experts(2, size, 64)),
+        ("in_channels", lambda size: ladder.Conv2d(size, 16, 3)),
+        ("groups", lambda size: ladder.Conv2d(16, 16, 3, groups=size)),
+    ],
+)
+def test_a_size_that_is_no_integer(name, call, size):
+    with pytest.raises(InvalidArgument, match=f"^{name} is {re.escape(repr(size))}, not an integ"):
+        call(size)
+
+
+@pytest.mark.parametrize("option", ["kernel_size", "stride", "dilation", "padding"])
+@pytest.mark.parametrize("size", [(3, 3, 3), (3,), 1.5, None])
+def test_sizes_of_windows_that_are_not_two(option, size):
+    """Of three the first two were taken."""
+    said = re.escape(f"{option} is {size!r}, not an integer or two")
+    with pytest.raises(InvalidArgument, match=f"^{said}$"):
+        ladder.Conv2d(16, 16, **{"kernel_size": 3} | {option: size})
+
+
+def test_weights_and_modules_that_are_none():
+    with pytest.raises(InvalidArgument, match="^weight is of list, not a tensor$"):
+        ladder.BatchedLinear.from_tensor([[[1.0]]])
+    with pytest.raises(InvalidArgument, match="^bias is of str, not a tensor$"):
+        ladder.BatchedLinear.from_tensor(torch.randn(2, 16, 64), "uint4")
+    with pytest.raises(InvalidArgument, match="^module is of int, not torch.nn.Module$"):
+        ladder.GatedMLP.from_dense(3)
+
+
+def test_a_weight_that_is_sparse():
+    with pytest.raises(InvalidArgument, match="^weight has layout torch.sparse_coo, not torch.s"):
+        ladder.quantize(torch.randn(16, 64).to_sparse())
+
+
+@pytest.mark.parametrize("symmetric", ["yes", "False", 2, ()])
+def test_symmetry_that_is_neither_true_nor_false(symmetric):
+    """Anything but True and None was False."""
+    said = re.escape(f"symmetric is {symmetric!r}, not True, False or None")
+    for call in (ladder.Linear, ladder.GatedMLP):
+        with pytest.raises(InvalidArgument, match=f"^{said}$"):
+            call(64, 16, symmetric=symmetric)
+    with pytest.raises(InvalidArgument, match=f"^{said}$"):
+        ladder.quantize(torch.randn(16, 64), symmetric=symmetric)
+
+
+def test_symmetry_may_be_numpys():
+    numpy = pytest.importorskip("numpy")
+    for given in (True, False):
+        layer = ladder.Linear(64, 16, symmetric=numpy.bool_(given))
+        assert layer.weight_type == ladder.Linear(64, 16, symmetric=given).weight_type
 
 
 def test_a_weight_that_is_no_tensor():
