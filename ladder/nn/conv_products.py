@@ -28,7 +28,7 @@ def pair(name: str, value: int | Sequence[int]) -> tuple[int, int]:
     """Of y and x. Raises InvalidArgument for what is neither an integer nor two."""
     both = (value, value) if hasattr(value, "__index__") else value
     try:
-        y, x = map(operator.index, both)  # type: ignore[arg-type]
+        y, x = map(operator.index, both)
     except (TypeError, ValueError):
         raise InvalidArgument(f"{name} is {value!r}, not an integer or two") from None
     return y, x

@@ -255,12 +255,12 @@ def _read_by_parents(model: nn.Module) -> Iterator[tuple[int, str]]:
                 yield id(layer), "it is an adapter, which is trained"
         for kind, children in _READERS:
             if isinstance(module, kind):
-                for child in children:
-                    if hasattr(module, child):
-                        yield id(getattr(module, child)), f"{kind.__name__} reads its weight"
-        for name, layer in module._modules.items():
-            if layer is not None and is_linear(layer) and is_only_read(type(module), name):
-                yield id(layer), f"{type(module).__name__} reads its weight"
+                for of_kind in children:
+                    if hasattr(module, of_kind):
+                        yield id(getattr(module, of_kind)), f"{kind.__name__} reads its weight"
+        for name, child in module.named_children():
+            if is_linear(child) and is_only_read(type(module), name):
+                yield id(child), f"{type(module).__name__} reads its weight"
 
 
 def _tied(
