@@ -164,6 +164,21 @@ def test_a_packed_module_that_the_config_leaves_alone_is_an_error(folder):
         load(folder)
 
 
+def test_a_packed_head_that_the_config_ties_to_the_embedding_is_an_error(dense_folder, tmp_path):
+    """transformers asked for a parameter of its own, with an AttributeError."""
+    model = load(dense_folder)
+    model.config.tie_word_embeddings = False
+    model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.detach().clone())
+    ladder.convert(model, "uint4", 32, skip=())
+    model.save_pretrained(tmp_path)
+    again = load(tmp_path)
+    assert type(again.lm_head) is ladder.Linear and torch.equal(logits(again), logits(model))
+    edit_config(tmp_path, tie_word_embeddings=True)
+    said = "^lm_head is quantised, but the configuration ties lm_head to model.embed_tokens: tie_"
+    with pytest.raises(CheckpointError, match=said):
+        load(tmp_path)
+
+
 def test_the_base_model_loads_from_the_same_folder(ladder_folder):
     """AutoModel has no "model." before its names; transformers strips it, ladder must as well."""
     from transformers import AutoModel

@@ -62,12 +62,13 @@ def find_modules(
         codes_part: of those that a module has, the part that holds its codes, or should; None of a
             module that is not quantised.
     Raises:
-        CheckpointError: parts without their codes, or a Linear of the base model of which the
-            files hold nothing.
+        CheckpointError: parts without their codes, a Linear that the model ties to another weight,
+            or a Linear of the base model of which the files hold nothing.
         Unsupported: modules that the model keeps in one fused tensor (experts), embeddings, and
             subclasses of nn.Linear that may compute something else.
     """
     rename, exact = renamer(model)
+    ties = getattr(model, "all_tied_weights_keys", {})  # of which transformers wants parameters
     found = []
     for name, present in parts_by_module(headers, parts).items():
         codes = codes_part(present)
@@ -90,6 +91,12 @@ def find_modules(
         if codes not in present:
             raise CheckpointError(
                 f"{name}.{codes} is missing; {name} has {', '.join(sorted(present))}"
+            )
+        if tied := ties.get(f"{target}.weight"):
+            raise CheckpointError(
+                f"{name} is quantised, but the configuration ties {target} to "
+                f"{tied.removesuffix('.weight')}: tie_word_embeddings is true, and such files need "
+                "false"
             )
         found.append(StoredModule(target, name, present))
     dense = {rename(name) for name in headers if name.endswith(".weight")} if exact else None
