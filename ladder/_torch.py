@@ -49,6 +49,21 @@ def transformed() -> bool:
 transformed._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
+def mapped(tensor: torch.Tensor) -> bool:
+    """Whether ``torch.func.vmap`` maps over ``tensor``, however deep. False where torch cannot
+    say."""
+    of = getattr(torch._C, "_functorch", None)
+    names = ("is_functorch_wrapped_tensor", "is_batchedtensor", "get_unwrapped")
+    wrapped, is_mapped, inner = (getattr(of, name, None) for name in names)
+    if wrapped is None or is_mapped is None or inner is None:
+        return False
+    while wrapped(tensor):
+        if is_mapped(tensor):
+            return True
+        tensor = inner(tensor)
+    return False
+
+
 def direct_call(overload: Any) -> Callable[..., Any]:
     """What calling an overload of an op calls: a fifth of the time of Python on the way to the
     kernel. Nothing that torch.compile traces."""

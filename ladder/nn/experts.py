@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ladder._torch import recording
+from ladder._torch import mapped, recording
 from ladder.cuda import expert_layer, kernels
 from ladder.errors import InvalidArgument, Unsupported
 from ladder.nn.dense_experts import DOWN, GATE_UP, STACKS
@@ -16,7 +16,7 @@ from ladder.nn.packed_experts import PackedExperts, set_bias
 from ladder.nn.stack import PackedStack
 from ladder.nn.stack_image import prepared
 from ladder.ops import activations
-from ladder.ops.transforms import autocast, check_tensor
+from ladder.ops.transforms import autocast, check_tensor, transformed
 from ladder.types import TType, with_defaults
 from ladder.weight import check_columns
 
@@ -157,6 +157,7 @@ class Experts(PackedExperts):
             InvalidArgument: shapes that do not fit each other or the weights, an index out of
                 range; the message has both values. Kernels of a GPU, for which nothing waits, take
                 such an index for nobody's.
+            Unsupported: ``torch.func.vmap`` over ``top_k_index``.
         Error:
             Each product is as :func:`ladder.ops.linear` in the dtype of ``hidden_states`` (of
             autocast where that is on). The function between them is computed in float32 and
@@ -178,6 +179,11 @@ class Experts(PackedExperts):
             raise InvalidArgument(
                 f"top_k_weights has shape {list(top_k_weights.shape)}, and top_k_index "
                 f"{list(top_k_index.shape)}"
+            )
+        if not torch.compiler.is_compiling() and transformed() and mapped(top_k_index):
+            raise Unsupported(
+                "ladder.Experts knows no torch.func.vmap over top_k_index: how many tokens an "
+                "expert gets decides shapes. Call it with all tokens at once"
             )
         x = autocast(x)
         self._check_activations(x)

@@ -2,6 +2,7 @@
 """Layers under torch.func, forward-mode differentiation and torch.compile give what a dense layer
 of the same values gives, whichever way they would go without."""
 
+import functools
 import types
 
 import pytest
@@ -163,3 +164,19 @@ def test_autocast_leaves_what_is_no_activation_to_be_refused():
         for dtype in ("int32", "float64"):
             with pytest.raises(ladder.InvalidArgument, match=f"x has dtype {dtype}, not float32"):
                 layer(drawn(6, getattr(torch, dtype)))
+
+
+def test_experts_take_every_transform_but_vmap_over_the_index_which_is_refused_by_name():
+    """torch said of that one that a tensor has no storage."""
+    torch.manual_seed(0)
+    experts = ladder.Experts.from_tensors(torch.randn(4, 64, 64), torch.randn(4, 64, 32))
+    x, index, weights = torch.randn(6, 64), torch.randint(0, 4, (6, 2)), torch.rand(6, 2)
+    expected = experts(x, index, weights)
+    # Torch's own ops add float32 of up to 1e3 in another order.
+    close = functools.partial(torch.testing.assert_close, atol=1e-3, rtol=1e-5)
+    close(func.vmap(lambda v: experts(v, index, weights))(x[None])[0], expected)
+    close(func.vmap(lambda v: experts(x, index, v))(weights[None])[0], expected)
+    forward = func.jacfwd(lambda v: experts(v, index, weights))(x)
+    close(func.jacrev(lambda v: experts(v, index, weights))(x), forward)
+    with pytest.raises(ladder.Unsupported, match="^ladder.Experts knows no torch.func.vmap over t"):
+        func.vmap(experts)(x[:, None], index[:, None], weights[:, None])
