@@ -7,11 +7,11 @@ here."""
 from __future__ import annotations
 
 import torch
-from torch import Tensor
+from torch import Tensor, fx
 from torch.nn import functional
 
 from ladder._torch import transformed as transformed
-from ladder.errors import InvalidArgument
+from ladder.errors import InvalidArgument, Unsupported
 from ladder.types import dtype_name
 
 #: Dtypes of activations.
@@ -19,8 +19,13 @@ ACTIVATION_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
 def check_tensor(x: object, name: str = "x") -> None:
-    """Raise InvalidArgument unless it is a tensor."""
+    """Raise InvalidArgument unless it is a tensor; Unsupported for what torch.fx traces with."""
     if not isinstance(x, Tensor):
+        if isinstance(x, fx.Proxy):
+            raise Unsupported(
+                "torch.fx.symbolic_trace cannot look into ladder's modules: give a Tracer whose "
+                "is_leaf_module is true of them, or use torch.export.export"
+            )
         raise InvalidArgument(f"{name} is of {type(x).__name__}, not a tensor")
 
 

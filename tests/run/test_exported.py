@@ -166,6 +166,33 @@ def test_scripts_are_refused_by_name(model, name, instead):
         torch.jit.script(model())
 
 
+@pytest.mark.parametrize("model", ["single", "gated", "convolution"])
+def test_symbolic_traces_take_packed_layers_as_leaves_or_are_refused_by_name(model):
+    layers = {
+        "single": (ladder.Linear.from_linear(torch.nn.Linear(64, 64)), torch.randn(3, 64)),
+        "gated": (ladder.GatedMLP(64, 96), torch.randn(3, 64)),
+        "convolution": (
+            ladder.Conv2d.from_float(torch.nn.Conv2d(64, 8, 3)),
+            torch.randn(1, 64, 5, 5),
+        ),
+    }
+    layer, x = layers[model]
+    whole = nn.Sequential(layer, nn.ReLU())
+    with pytest.raises(
+        ladder.Unsupported, match="^torch.fx.symbolic_trace cannot look into ladder"
+    ):
+        torch.fx.symbolic_trace(whole)
+
+    class Tracer(torch.fx.Tracer):
+        def is_leaf_module(self, m, module_qualified_name):
+            return type(m).__module__.startswith("ladder.") or super().is_leaf_module(
+                m, module_qualified_name
+            )
+
+    traced = torch.fx.GraphModule(whole, Tracer().trace(whole))
+    assert torch.equal(traced(x), whole(x))
+
+
 @pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore::DeprecationWarning")
 def test_batched_layers_are_exported_and_traced():
     model, x = ladder.BatchedLinear.from_tensor(torch.randn(2, 64, 64)), torch.randn(3, 2, 64)
