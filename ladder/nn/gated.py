@@ -30,6 +30,7 @@ from ladder.nn.kept import Kept
 from ladder.nn.linear import Linear
 from ladder.nn.merged import MergedWeight
 from ladder.nn.quick_call import watched
+from ladder.nn.residual import added_to
 from ladder.nn.subclassed import Subclassed, restore, subclass
 from ladder.ops.gating import Gating
 from ladder.ops.transforms import autocast_dtype
@@ -42,6 +43,7 @@ class GatedLinear(Linear):
     [..., K] to [..., N / 2]. ``bias`` of a call is [N] in the order of the rows; the module has
     none."""
 
+    adds_residual = False
     #: The rows of up are in front of those of the gate. Set before the weight has an image.
     up_first = False
     #: Gate and up are what one layer of the model gives.
@@ -184,9 +186,15 @@ class RunsGated(Subclassed):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         weight: GatedWeight | None = self.__dict__.get("_gated")
-        if weight is None or not self._serves() or len(args) + len(kwargs) != 1:
+        residual = None
+        if weight is None or not self._serves():
             return super().forward(*args, **kwargs)
-        (x,) = args or kwargs.values()
+        if getattr(self, "adds_residual", False):  # ladder.GatedMLP
+            x, residual = _x_and_residual(*args, **kwargs)
+        elif len(args) + len(kwargs) != 1:
+            return super().forward(*args, **kwargs)
+        else:
+            (x,) = args or kwargs.values()
         y = weight.gated(x)
         children: dict[str, Any] = self._modules
         for name in weight.form.dropouts:
@@ -194,7 +202,7 @@ class RunsGated(Subclassed):
         down = children[weight.form.down]
         if weight.form.casts and y.dtype != down.weight.dtype:
             y = y.to(down.weight.dtype)
-        return down(y)
+        return added_to(residual, down, y)
 
     def _serves(self) -> bool:
         weight = self.__dict__.get("_gated")
@@ -202,6 +210,10 @@ class RunsGated(Subclassed):
 
     # As Linear._prepare_for_trace: asked when a graph is traced, not by it.
     _serves._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
+def _x_and_residual(x: Tensor, residual: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+    return x, residual
 
 
 def objection(parent: nn.Module, form: Form) -> str:

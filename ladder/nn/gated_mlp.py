@@ -14,6 +14,7 @@ from ladder.nn.arguments import check_model
 from ladder.nn.gated import GatedWeight, objection
 from ladder.nn.gated_form import Form, form_of
 from ladder.nn.linear import Linear
+from ladder.nn.residual import added_to
 from ladder.nn.select import dense_weight, is_linear
 from ladder.ops.gating import Gating
 from ladder.ops.transforms import check_tensor
@@ -22,7 +23,8 @@ from ladder.types import TType, with_defaults
 
 
 class GatedMLP(nn.Module):
-    """``y = down_proj(function(gate_proj(x)) * up_proj(x))``, [..., H] to [..., H].
+    """``y = down_proj(function(gate_proj(x)) * up_proj(x))``, [..., H] to [..., H]; a call with a
+    ``residual`` [..., H] adds it, as :meth:`ladder.Linear.forward` of ``down_proj`` does.
 
     ``gate_proj`` and ``up_proj`` [I, H] and ``down_proj`` [H, I] are :class:`ladder.Linear`, so
     that ``state_dict`` has ``gate_proj.qweight``, ``gate_proj.scales``, ..., as a LLaMA of packed
@@ -165,7 +167,9 @@ class GatedMLP(nn.Module):
             GatedWeight(self, self.form)
         return self._left
 
-    def forward(self, x: Tensor) -> Tensor:
+    adds_residual = True
+
+    def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
         check_tensor(x)
         if x.is_cuda and self._left is None and not torch.compiler.is_compiling():
             if torch.cuda.is_current_stream_capturing():
@@ -174,10 +178,9 @@ class GatedMLP(nn.Module):
                     "call ladder.warmup(model) before the capture"
                 )
             if not self.fuse():
-                return type(self).forward(self, x)
+                return type(self).forward(self, x, residual)
         product = self.gating.product(self.gate_proj(x), self.up_proj(x))
-        y: Tensor = self.down_proj(product)
-        return y
+        return added_to(residual, self.down_proj, product)
 
     def _apply(self, *args: Any, **kwargs: Any) -> GatedMLP:
         self._left = None

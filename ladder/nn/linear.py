@@ -65,6 +65,7 @@ class Linear(TakesActivations, ScalesColumns, TakesCodes):
             so no copy is kept. Casting the module casts the bias alone.
     """
 
+    adds_residual = True  #: calls take a residual
     _conv1d = False  #: whether the dense form is a Conv1D of transformers, its weight [K, N]
 
     def __init__(

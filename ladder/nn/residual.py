@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from torch import Tensor
+from torch import Tensor, nn
 from torch import is_autocast_enabled as _autocasting
 from torch import is_grad_enabled as _grad_enabled
 from torch.compiler import is_compiling as _is_compiling
@@ -51,6 +51,19 @@ def with_residual(layer: Linear, x: Tensor, residual: Tensor) -> Tensor:
         return plus(layer._by_codes(x, bias), residual)
 
     return layer._multiplied(x, layer.bias, by_image, by_codes)
+
+
+def added_to(residual: Tensor | None, layer: nn.Module, x: Tensor) -> Tensor:
+    """``layer(x)``, plus the residual where there is one: in the same launch if ``layer`` is a
+    one that adds it, as :class:`ladder.Linear`."""
+    if residual is None:
+        y: Tensor = layer(x)
+        return y
+    check_tensor(residual, "residual")
+    if getattr(layer, "adds_residual", False):
+        y = layer(x, residual)
+        return y
+    return plus(layer(x), residual)
 
 
 def image_of_plain_call(layer: Linear, x: Tensor, residual: Tensor) -> Tensor | None:

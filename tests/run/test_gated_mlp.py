@@ -175,6 +175,33 @@ def test_amds_gpus_keep_them_apart_since_many_tokens_have_no_such_kernels(monkey
     assert device_objection(torch.device("cpu")) == ""
 
 
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_residual_is_added_by_the_last_layer(whole):
+    torch.manual_seed(0)
+    module, x, residual = packed(bias=True), torch.randn(3, H), torch.randn(3, H)
+    kept = residual.clone()
+    between = functional.silu(module.gate_proj(x)) * module.up_proj(x)
+    want = module.down_proj(between, residual)
+    if whole:
+        module = fused(module)
+    assert torch.equal(module(x, residual), want)
+    assert torch.equal(module(x, residual=residual), want)
+    assert torch.equal(module(x=x, residual=None), module(x))
+    assert torch.equal(residual, kept)
+    compiled = torch.compile(module, fullgraph=True, backend="aot_eager")
+    assert torch.equal(compiled(x, residual), want)
+    leaf = residual.clone().requires_grad_()
+    (grad,) = torch.autograd.grad(module(x, leaf).sum(), leaf)
+    assert torch.equal(grad, torch.ones_like(leaf))
+    with pytest.raises(ladder.InvalidArgument, match=r"residual has shape \[2, 64\], and y"):
+        module(x, residual[:2])
+    with pytest.raises(ladder.InvalidArgument, match="residual is of int, not a tensor"):
+        module(x, 1)
+    # A layer that takes none: torch's own sum of two results.
+    module.down_proj = module.down_proj.dequantize()
+    assert torch.equal(module(x, residual), module(x) + residual)
+
+
 def test_what_it_cannot_be_made_of_is_refused():
     with pytest.raises(ladder.InvalidArgument, match="Linear is no gated MLP: its forward"):
         ladder.GatedMLP.from_dense(nn.Linear(4, 4))
