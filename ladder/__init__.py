@@ -24,6 +24,7 @@ from ladder.nn.linear import Linear
 from ladder.nn.optimize import optimize, unoptimize
 from ladder.nn.warmup import warmup
 from ladder.ops import fallback as _fallback  # noqa: F401  (registers kernels of other devices)
+from ladder.ops import flops as _flops  # noqa: F401  (registers counts of operations)
 from ladder.ops.cpu import use_cpu_isa
 from ladder.quantization import quantize
 from ladder.types import TType, float_type, register_type
