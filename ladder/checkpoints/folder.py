@@ -87,13 +87,18 @@ class StoredConfig:
             _fail("quant_method", fields.get("quant_method"), f"not {QUANT_METHOD!r}")
         if "weight_type" not in fields:
             raise CheckpointError("quantization_config.weight_type is missing")
+        if "format_version" not in fields:
+            raise CheckpointError(
+                "quantization_config.format_version is missing: files of ladder have it, and what "
+                "a model shall be quantised to is a LadderConfig, no dict"
+            )
         return cls(
             weight_type=fields["weight_type"],
             modules={} if fields.get("modules") is None else fields["modules"],
             modules_to_not_convert=fields.get("modules_to_not_convert") or (),
             types={} if fields.get("types") is None else fields["types"],
             source=fields.get("source"),
-            format_version=fields.get("format_version", 0),
+            format_version=fields["format_version"],
             activation_type=fields.get("activation_type"),
             activation_types=fields.get("activation_types") or {},
             convolutions={} if fields.get("convolutions") is None else fields["convolutions"],

@@ -118,6 +118,8 @@ def test_a_bad_field_is_named_with_its_value(changes, message):
 def test_a_missing_weight_type_is_named():
     with pytest.raises(CheckpointError, match="weight_type is missing"):
         StoredConfig.from_dict({"quant_method": "ladder", "format_version": 1})
+    with pytest.raises(CheckpointError, match="format_version is missing: .* is a LadderConfig"):
+        StoredConfig.from_dict({"quant_method": "ladder", "weight_type": "uint4"})
 
 
 def test_convolutions_have_their_shapes_and_no_activation_type():
