@@ -121,7 +121,7 @@ TEST(VerifyProducts, of_a_view_that_is_not_swizzled_panels) {
   refused([](Program& p, MmaShared& i) { view(p, i).strides[1] = 72; });
   refused([](Program& p, MmaShared& i) { view(p, i).strides[0] += 64; });
   refused([](Program& p, MmaShared& i) { view(p, i).strides[2] += 64; });
-  refused([](Program&, MmaShared& i) { i.at[1] = 8; });
+  refused([](Program&, MmaShared& i) { i.at[1] = 4; });
   refused([](Program&, MmaShared& i) { i.at[3] = 8; });
 }
 
@@ -131,6 +131,7 @@ TEST(VerifyProducts, outside_their_view) {
   expect<MmaShared>(p, "dimension 0 reaches 0 of 3", [](Program&, MmaShared& i) { i.at[0] = -1; });
   expect<MmaShared>(p, "dimension 1 reaches 24 of 16",
                     [](Program& p, MmaShared& i) { view(p, i).extents[1] = 16; });
+  expect<MmaShared>(p, "dimension 1 reaches 32 of 24", [](Program&, MmaShared& i) { i.at[1] = 8; });
   expect<MmaShared>(p, "dimension 2 reaches 3 of 2", [](Program&, MmaShared& i) { i.at[2] = 2; });
   expect<MmaShared>(p, "dimension 3 reaches 80 of 64",
                     [](Program&, MmaShared& i) { i.at[3] = 64; });
