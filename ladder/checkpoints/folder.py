@@ -4,6 +4,9 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
+import functools
+import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -16,6 +19,8 @@ from ladder.checkpoints.shards import read_json
 from ladder.errors import CheckpointError, InvalidArgument
 from ladder.nn.select import covers
 from ladder.ops.activations import ACTIVATION_TYPES
+
+_log = logging.getLogger("ladder")
 
 QUANT_METHOD = "ladder"
 FORMAT_VERSION = 1
@@ -92,6 +97,7 @@ class StoredConfig:
                 "quantization_config.format_version is missing: files of ladder have it, and what "
                 "a model shall be quantised to is a LadderConfig, no dict"
             )
+        _tell_unread(tuple(sorted(set(fields) - _KEYS)))
         return cls(
             weight_type=fields["weight_type"],
             modules={} if fields.get("modules") is None else fields["modules"],
@@ -205,6 +211,18 @@ class StoredConfig:
         if module in self.convolutions:
             return None
         return self.activation_types.get(module, self.activation_type)
+
+
+_KEYS = {each.name for each in dataclasses.fields(StoredConfig)} | {"quant_method"}
+
+
+@functools.cache  # once for each set of keys
+def _tell_unread(keys: tuple[str, ...]) -> None:
+    if keys:
+        _log.warning(
+            "quantization_config has %s, which ladder does not read: weight_type is the whole type",
+            ", ".join(keys),
+        )
 
 
 def parts_of(config: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

@@ -115,6 +115,16 @@ def test_a_bad_field_is_named_with_its_value(changes, message):
         StoredConfig.from_dict(GOOD | changes)
 
 
+def test_keys_that_nobody_reads_are_told(caplog):
+    """Those of another method, say, which would not do what they say."""
+    with caplog.at_level("WARNING", logger="ladder"):
+        StoredConfig.from_dict(GOOD)
+        assert not caplog.records
+        StoredConfig.from_dict(GOOD | {"group_size": 64, "bits": 4})
+    (told,) = caplog.messages
+    assert told.startswith("quantization_config has bits, group_size, which ladder does not read")
+
+
 def test_a_missing_weight_type_is_named():
     with pytest.raises(CheckpointError, match="weight_type is missing"):
         StoredConfig.from_dict({"quant_method": "ladder", "format_version": 1})
