@@ -132,6 +132,19 @@ std::vector<TileSchedule> tile_space(const Decisions& decisions, bool dependent_
     }
   };
 
+  const auto of_warpgroups = [&](int rows, int warps, std::int64_t tokens,
+                                 std::int64_t token_tiles) {
+    return TileSchedule{.rows = rows,
+                        .tokens = static_cast<int>(tokens),
+                        .columns = 2 * static_cast<int>(kBlock),
+                        .warps_n = warps,
+                        .warps_m = 1,
+                        .dependent_launch = dependent_launch,
+                        .ctas_per_sm = 1,
+                        .token_tiles = static_cast<int>(raster_tiles(token_tiles, tokens)),
+                        .warpgroups = true};
+  };
+
   // Of warpgroups: all tokens of a CTA, in as few tiles as the instruction and its sums allow.
   if (const auto* row = warpgroup_instruction(problem.formats.x, device)) {
     std::int64_t last = 0;
@@ -147,16 +160,9 @@ std::vector<TileSchedule> tile_space(const Decisions& decisions, bool dependent_
           for (const int ctas : {1, 2, 3}) {
             if (ctas * warps > kMostWarps) continue;
             for (const bool producers : {false, true}) {
-              add_splits({.rows = rows,
-                          .tokens = static_cast<int>(tokens),
-                          .columns = columns,
-                          .warps_n = warps,
-                          .warps_m = 1,
-                          .dependent_launch = dependent_launch,
-                          .ctas_per_sm = ctas,
-                          .token_tiles = static_cast<int>(raster_tiles(token_tiles, tokens)),
-                          .warpgroups = true,
-                          .producers = producers});
+              auto s = of_warpgroups(rows, warps, tokens, token_tiles);
+              s.columns = columns, s.ctas_per_sm = ctas, s.producers = producers;
+              add_splits(s);
             }
           }
         }
@@ -173,17 +179,9 @@ std::vector<TileSchedule> tile_space(const Decisions& decisions, bool dependent_
       const auto token_tiles = ceil_div(problem.m, std::int64_t{most});
       const auto tokens =
           round_up(ceil_div(problem.m, token_tiles), std::int64_t{kTokenParts * of_sums->n});
-      add_splits({.rows = rows,
-                  .tokens = static_cast<int>(tokens),
-                  .columns = 2 * static_cast<int>(kBlock),
-                  .warps_n = warps,
-                  .warps_m = 1,
-                  .dependent_launch = dependent_launch,
-                  .ctas_per_sm = 1,
-                  .token_tiles = static_cast<int>(raster_tiles(token_tiles, tokens)),
-                  .warpgroups = true,
-                  .producers = true,
-                  .token_parts = kTokenParts});
+      auto s = of_warpgroups(rows, warps, tokens, token_tiles);
+      s.producers = true, s.token_parts = kTokenParts;
+      add_splits(s);
     }
   }
 
@@ -197,17 +195,9 @@ std::vector<TileSchedule> tile_space(const Decisions& decisions, bool dependent_
     const auto tokens = round_up(ceil_div(problem.m, token_tiles), std::int64_t{tensors->n});
     if (tokens == std::exchange(last_of_tensors, tokens)) continue;
     for (const auto& [rows, warps] : kTensorTiles) {
-      add_splits({.rows = rows,
-                  .tokens = static_cast<int>(tokens),
-                  .columns = 2 * static_cast<int>(kBlock),
-                  .warps_n = warps,
-                  .warps_m = 1,
-                  .dependent_launch = dependent_launch,
-                  .ctas_per_sm = 1,
-                  .token_tiles = static_cast<int>(raster_tiles(token_tiles, tokens)),
-                  .warpgroups = true,
-                  .producers = true,
-                  .tensor_memory = true});
+      auto s = of_warpgroups(rows, warps, tokens, token_tiles);
+      s.producers = s.tensor_memory = true;
+      add_splits(s);
     }
   }
 

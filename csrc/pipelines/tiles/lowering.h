@@ -93,10 +93,8 @@ class TileLowering : LinearLowering {
   void decode_k_tile(Body& body, const Affine& k_tile);
   /// Starts the products of a part with them.
   void multiply_part(Body& body, const Affine& k_tile, int part);
-  /// All products but the last `pending` have ended, those of `part` among them: `then`, and these
-  /// are added up.
-  void end_part(
-      Body& body, int part, int pending, const std::function<void()>& then = [] {});
+  /// All products but the last `pending` have ended, those of `part` among them, which is in use.
+  void await_part(Body& body, int part, int pending);
   void bring_parts(Body& body, ViewId to);
 
   // tensors.cpp

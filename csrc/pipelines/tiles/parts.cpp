@@ -24,11 +24,13 @@ void TileLowering::k_tile_in_parts(Body& body, const Affine& k_tile) {
   decode_k_tile(body, k_tile);
   for (int part = 0; part < s_.token_parts; ++part) {
     multiply_part(body, k_tile, part);
-    if (part > 0) end_part(body, part - 1, operand_stages(s_, problem_));
+    if (part == 0) continue;
+    await_part(body, part - 1, operand_stages(s_, problem_));
+    end_group(body);
   }
-  end_part(body, s_.token_parts - 1, 0, [&] {
-    if (s_.producers) release(body, k_tile);
-  });
+  await_part(body, s_.token_parts - 1, 0);
+  if (s_.producers) release(body, k_tile);
+  end_group(body);
 }
 
 void TileLowering::decode_k_tile(Body& body, const Affine& k_tile) {
@@ -55,11 +57,9 @@ void TileLowering::multiply_part(Body& body, const Affine& k_tile, int part) {
   }
 }
 
-void TileLowering::end_part(Body& body, int part, int pending, const std::function<void()>& then) {
+void TileLowering::await_part(Body& body, int part, int pending) {
   use_part(part);
   emit(body, MmaWait{pending, {acc_}});
-  then();
-  end_group(body);
 }
 
 void TileLowering::bring_parts(Body& body, ViewId to) {

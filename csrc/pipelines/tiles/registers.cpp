@@ -17,7 +17,7 @@ namespace {
 // more. Integers in e4m3 of narrow groups take what floats do (520 bytes).
 constexpr std::int64_t kOthers = 32, kOddWidth = 5, kScaledFloats = 30, kZerosOfGroups = 16,
                        kFewestWords = 8, kFloatsOfWarps = 36;
-// With parts of the tokens, of 137 kernels of 9 types: beside sums and operands, and beside the
+// With parts of the tokens, of 171 kernels of 9 types: beside sums and operands, and beside the
 // sums of the end and the scales of their tokens. 192 x 128 and 128 x 192 have just enough.
 constexpr std::int64_t kOthersOfParts = 8, kOthersOfLast = 24;
 // Of the sums of narrow groups, and of integers in e4m3 by warpgroups where a k-tile has several
