@@ -283,10 +283,17 @@ def large_table(report: Report, repeats: int, size: int) -> None:
     report("\n## More tokens, against `F.linear` on unquantised weights of the dtype of x\n")
     report("| weight | x | M | ladder ms | F.linear ms | share of its speed |")
     report("|---|---|---|---|---|---|")
-    # The quickest and the slowest to decode.
-    for spelling in ("uint4,group=128,scale=float16,zero=midpoint", SLOWEST):
+    # The quickest and the slowest to decode; narrow groups and values that no bfloat16 holds.
+    every, pairs = (torch.float32, torch.bfloat16), (torch.bfloat16,)
+    for spelling, dtypes in (
+        ("uint4,group=128,scale=float16,zero=midpoint", every),
+        (SLOWEST, every),
+        ("nf4,group=64,scale=float16", pairs),
+        ("mxfp4", pairs),
+        ("nvfp4", pairs),
+    ):
         run, _, _ = packed(spelling, size, size)
-        for dtype in (torch.float32, torch.bfloat16):
+        for dtype in dtypes:
             dense = rotated(lambda dtype=dtype: torch.randn(size, size).to(dtype), size * size * 4)
             for m in TOKENS:
                 x = torch.randn(m, size).to(dtype)

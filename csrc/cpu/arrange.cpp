@@ -8,8 +8,6 @@
 namespace ladder::cpu {
 namespace {
 
-constexpr std::int64_t kLine = 64;  ///< bytes of each token before those of the next, if tiled
-
 /// A thread should arrange so many at least.
 std::int64_t least_rows(const Job& job) {
   return std::max<std::int64_t>(1, 65536 / std::max<std::int64_t>(job.padded_k, 1));
@@ -25,13 +23,20 @@ Buffer arrange(const Weight& weight, const Matrix& x, const Parallel& parallel) 
   const Kernels& kernels = *weight.kernels;
   const std::int64_t row_bytes = weight.job.stride * kernels.column_size;
   Buffer arranged(round_up(x.rows, kTogether) * row_bytes / 4);
-  const auto place = [&](std::int64_t row) {
-    const std::int64_t within = kernels.tiled ? row % kTogether : 0;
-    return (row - within) * row_bytes + within * kLine;
-  };
+  if (kernels.arrange_tile != nullptr) {
+    parallel(ceil_div(x.rows, kTogether), ceil_div(least_rows(weight.job), kTogether),
+             [&](std::int64_t begin, std::int64_t end) {
+               for (std::int64_t row = begin * kTogether; row < std::min(end * kTogether, x.rows);
+                    row += kTogether)
+                 kernels.arrange_tile(weight.job, row_of(x, row), x.stride,
+                                      static_cast<int>(std::min(kTogether, x.rows - row)),
+                                      arranged.bytes() + row * row_bytes);
+             });
+    return arranged;
+  }
   parallel(x.rows, least_rows(weight.job), [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t row = begin; row < end; ++row)
-      kernels.arrange(weight.job, row_of(x, row), x.dtype, arranged.bytes() + place(row));
+      kernels.arrange(weight.job, row_of(x, row), x.dtype, arranged.bytes() + row * row_bytes);
   });
   return arranged;
 }

@@ -11,7 +11,7 @@
 
 namespace ladder::cpu {
 
-/// Tokens that lie together with Kernels::tiled.
+/// Tokens that lie together with Kernels::arrange_tile.
 inline constexpr std::int64_t kTogether = 16;
 
 inline std::int64_t size_of(Scalar dtype) { return dtype == Scalar::f32 ? 4 : 2; }

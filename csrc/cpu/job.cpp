@@ -39,6 +39,25 @@ Grouping grouping_of(const WeightView& view, std::int64_t columns, const Kernels
   return Grouping::columns;
 }
 
+/// Of the products of numbers of so many bits each.
+int product_bits(int some, int others) {
+  return some == 1 ? others : others == 1 ? some : std::min(some + others, 24);
+}
+
+/// Significant bits of a value, which are rounded to 24.
+int value_bits(const Job& job, const TType& type) {
+  constexpr int kFloat16 = 11, kBfloat16 = 8, kFloat32 = 24;
+  if (job.storage != Storage::codes || job.float_zeros) return kFloat32;
+  // Codes and zeros lie in [-2^(b - 1), 2^b].
+  const int codes = job.integer_zeros ? job.bits + 1 : job.tables->significant;
+  if (type.scale == nullptr) return codes;
+  if (type.scale->bits <= 8) return product_bits(codes, tables_of(*type.scale, 0).significant);
+  const auto dtype = float_of(*type.scale);
+  return product_bits(codes, dtype == Scalar::f16    ? kFloat16
+                             : dtype == Scalar::bf16 ? kBfloat16
+                                                     : kFloat32);
+}
+
 }  // namespace
 
 Weight read_weight(const WeightView& view, const Kernels& kernels) {
@@ -59,6 +78,7 @@ Weight read_weight(const WeightView& view, const Kernels& kernels) {
   job.offsets = type.zero == Zero::rescale;
   if (job.storage == Storage::codes)
     job.tables = &tables_of(element, type.zero == Zero::midpoint ? 1 << (element.bits - 1) : 0);
+  job.value_bits = value_bits(job, type);
   if (job.grouping == Grouping::columns) {
     // Padding reads group 0; it is multiplied by zeros in x.
     weight.group_of.assign(static_cast<std::size_t>(job.padded_k), 0);

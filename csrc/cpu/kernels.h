@@ -37,6 +37,7 @@ struct alignas(64) Tables {
   std::uint16_t low[256];       ///< lower half
   std::uint8_t planes[4][256];  ///< bytes of the float32, least significant first
   bool bfloat16_exact;          ///< low is all zeros
+  int significant;              ///< bits that a value has, at most
   /// The upper 128 values are the lower with their sign bit set.
   bool mirrored;
   /// Values are integers in order: value(c) = (c ^ flip) + first. flip is the sign bit or 0.
@@ -75,6 +76,7 @@ struct Job {
   bool integer_zeros;          ///< RowScales::zero is not all zeros, but integers
   bool float_zeros;            ///< RowScales::zero or offset are any numbers
   bool offsets;                ///< RowScales::offset is not all zeros
+  int value_bits;              ///< significant bits of a value in float32, at most
 };
 
 /// Scales of one row. The value of a weight is (decode(code) - zero) * scale - offset.
@@ -113,9 +115,10 @@ struct Panels {
 };
 
 struct Kernels {
-  std::int64_t block;        ///< columns are padded to a multiple of this with zeros in x
-  std::int64_t column_size;  ///< bytes per column of arranged x and of decoded rows
-  int few;                   ///< `dot` takes up to this many tokens at once, 16 at most
+  std::int64_t block;         ///< columns are padded to a multiple of this with zeros in x
+  std::int64_t column_size;   ///< bytes per column of arranged x
+  std::int64_t decoded_size;  ///< bytes per column of decoded rows
+  int few;                    ///< `dot` takes up to this many tokens at once, 16 at most
   /// Most tokens for which `dot`, over and over, is quicker than `decode` and `multiply`.
   std::int64_t (*most_dots)(const Job& job);
   /// From so many tokens on a library's product of rows decoded to memory is quicker than
@@ -124,16 +127,12 @@ struct Kernels {
 
   /// Position in a padded row, in the kernel's own order, of column `column`.
   std::int64_t (*position)(const Job& job, std::int64_t column);
-  /// Whether x and tiles are for tile registers: of every 16 tokens 64 bytes of each, then the next
-  /// 64 of each; tiles of 64 rows.
-  bool tiled;
-  /// One row of x, [k] in `dtype`, to `out` [padded_k] in the kernel's order, zeros after; with
-  /// `tiled`, 1 KiB from one 64 bytes to the next.
+  /// One row of x, [k] in `dtype`, to `out` [padded_k] in the kernel's order, zeros after.
   void (*arrange)(const Job& job, const void* x, Scalar dtype, void* out);
   /// out[t * kRows + r] = sum over the padded row of x[t] * value(row r); t below `tokens`.
   void (*dot)(const Job& job, const Rows& rows, const void* x, int tokens, float* out);
   /// kRows rows in the kernel's order, `out` [kRows][stride], finite in the padding. When
-  /// column_size is 4 these are the float32 values, which any matrix product can take.
+  /// decoded_size is 4 these are the float32 values.
   void (*decode)(const Job& job, const Rows& rows, void* out);
   /// y[t * y_stride + r] = sum_k x[t, k] * value(row r) from `tiles`, what `decode` made of
   /// `quads` [count]; r below count * kRows. x and y have room for `tokens` rounded up to 16.
@@ -148,9 +147,15 @@ struct Kernels {
   void (*gather)(const float* values, std::int64_t size, const std::int32_t* index,
                  std::int64_t count, float* to);
 
-  /// Faster kernels for bfloat16 x and what `fits` accepts, or null. They may have faster ones.
-  const Kernels* bfloat16;
-  bool (*fits)(const Job& job, std::int64_t tokens);
+  /// Faster kernels for bfloat16 x, or null where these are the fastest. Null: there are none.
+  const Kernels* (*for_bfloat16)(const Job& job, std::int64_t tokens);
+  /// Weights are float32 that `multiply` takes for sums: their products with an infinity would be
+  /// NaN, so x is finite. It does not read the scales of `quads`.
+  bool split = false;
+  /// Where x is for tile registers, else null: up to 16 rows of bfloat16 x, `x_stride` numbers
+  /// apart, to `out` [padded_k][16], zeros for other tokens. Decoded tiles have 64 rows then.
+  void (*arrange_tile)(const Job& job, const void* x, std::int64_t x_stride, int rows,
+                       void* out) = nullptr;
   const Panels* panels = nullptr;  ///< or null; column_size is 4 where there are some
 };
 

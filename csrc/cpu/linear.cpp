@@ -32,6 +32,9 @@ constexpr std::int64_t kPanelBytes = 16 * 1024 * 1024, kLeastPanels = 504;
 /// Rows of one tile for the library: large enough for its own blocking and threads to work well.
 constexpr std::int64_t kLibraryRows = 512;
 
+/// Whether x and y are for tile registers.
+bool is_tiled(const Kernels& kernels) { return kernels.arrange_tile != nullptr; }
+
 struct Call {
   const Weight& weight;
   const Kernels& kernels;
@@ -76,15 +79,17 @@ void few_tokens(const Call& call, std::int64_t begin, std::int64_t end) {
 /// it reads x faster than that cache gives it; those for panels, so that x is read less often.
 void some_tokens(const Call& call, std::int64_t begin, std::int64_t end) {
   const Job& job = call.weight.job;
-  const std::int64_t row_bytes = job.stride * call.kernels.column_size;
+  const std::int64_t row_bytes = job.stride * call.kernels.decoded_size;
   const std::int64_t height = call.panels != nullptr
                                   ? call.panels->rows
-                                  : kChunk * (call.kernels.tiled              ? 4
+                                  : kChunk * (is_tiled(call.kernels)          ? 4
                                               : call.kernels.column_size == 4 ? 1
                                                                               : 2);
+  // Those that no product reads are one, which stays in the cache.
+  const std::int64_t chunks = call.kernels.split ? 1 : height / kChunk;
   std::vector<Scales> scales;
-  scales.reserve(static_cast<std::size_t>(height / kChunk));
-  for (std::int64_t i = 0; i < height / kChunk; ++i) scales.emplace_back(call.weight);
+  scales.reserve(static_cast<std::size_t>(chunks));
+  for (std::int64_t i = 0; i < chunks; ++i) scales.emplace_back(call.weight);
   Buffer tiles(height * row_bytes / 4);
   Buffer sums(round_up(call.m, kTogether) * height);
   for (std::int64_t first = begin; first < end; first += height) {
@@ -92,7 +97,7 @@ void some_tokens(const Call& call, std::int64_t begin, std::int64_t end) {
     Rows quads[4 * kChunk / kRows];
     int quad = 0;
     for (std::int64_t chunk = first; chunk < stop; chunk += kChunk) {
-      Scales& mine = scales[static_cast<std::size_t>((chunk - first) / kChunk)];
+      Scales& mine = scales[static_cast<std::size_t>((chunk - first) / kChunk % chunks)];
       mine.read(chunk, std::min(kChunk, stop - chunk));
       for (std::int64_t row = chunk; row < std::min(chunk + kChunk, stop); row += kRows, ++quad) {
         quads[quad] = mine.rows(row);
@@ -144,15 +149,28 @@ void many_tokens(const Call& call, const Parallel& parallel, const Gemm& gemm) {
 /// Passes of one size.
 std::int64_t tokens_of_pass(const Kernels& kernels, const Panels* panels, std::int64_t tokens,
                             std::int64_t x_bytes) {
-  const std::int64_t least = panels != nullptr ? kLeastPanels
-                             : kernels.tiled   ? kLeastTiled
-                                               : kLeastTokens[kernels.column_size == 4];
+  const std::int64_t least = panels != nullptr   ? kLeastPanels
+                             : is_tiled(kernels) ? kLeastTiled
+                                                 : kLeastTokens[kernels.column_size == 4];
   const std::int64_t bytes = panels != nullptr ? kPanelBytes : kTokenBytes;
   const std::int64_t limit = std::max(least, bytes / x_bytes / 6 * 6);
   const std::int64_t even = ceil_div(tokens, ceil_div(tokens, limit));
-  return panels != nullptr ? round_up(even, panels->together)
-         : kernels.tiled   ? round_up(even, kTogether)
-                           : even;
+  return panels != nullptr   ? round_up(even, panels->together)
+         : is_tiled(kernels) ? round_up(even, kTogether)
+                             : even;
+}
+
+/// Whether x of bfloat16 has neither infinities nor NaN.
+bool is_finite(const Matrix& x) {
+  constexpr std::uint16_t kExponent = 0x7f80;
+  for (std::int64_t row = 0; row < x.rows; ++row) {
+    const auto* numbers = static_cast<const std::uint16_t*>(x.data) + row * x.stride;
+    std::uint16_t any = 0;
+    for (std::int64_t i = 0; i < x.columns; ++i)
+      any |= static_cast<std::uint16_t>((numbers[i] & kExponent) == kExponent);
+    if (any != 0) return false;
+  }
+  return true;
 }
 
 }  // namespace
@@ -168,9 +186,9 @@ void linear(const WeightView& view, const Matrix& x, const Addends& addends, con
   if (x.rows == 0 || view.n == 0) return;
 
   Weight weight = read_weight(view, widest);
-  if (x.dtype == Scalar::bf16)
-    while (weight.kernels->bfloat16 != nullptr && weight.kernels->fits(weight.job, x.rows))
-      weight.kernels = weight.kernels->bfloat16;
+  if (x.dtype == Scalar::bf16 && widest.for_bfloat16 != nullptr)
+    if (const Kernels* const faster = widest.for_bfloat16(weight.job, x.rows))
+      if (!faster->split || is_finite(x)) weight.kernels = faster;
   const Kernels& kernels = *weight.kernels;
   const std::int64_t k = weight.job.padded_k;
   const bool library = gemm && x.rows >= kernels.many && k > 0 && kernels.column_size == 4;

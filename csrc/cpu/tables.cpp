@@ -105,6 +105,15 @@ std::unique_ptr<Tables> build(const Element& element, int zero) {
       tables->planes[plane][code] = static_cast<std::uint8_t>(bits >> (8 * plane));
     tables->bfloat16_exact = tables->bfloat16_exact && tables->low[code] == 0;
   }
+  tables->significant = 1;
+  for (const float value : tables->values) {
+    int exponent;
+    const float mantissa = std::frexp(value, &exponent);
+    if (!std::isfinite(value) || value == 0) continue;
+    int bits = 1;
+    while (std::ldexp(mantissa, bits) != std::trunc(std::ldexp(mantissa, bits))) ++bits;
+    tables->significant = std::max(tables->significant, bits);
+  }
   tables->mirrored = true;
   for (int code = 0; code < 128; ++code)
     tables->mirrored = tables->mirrored && tables->low[code + 128] == tables->low[code] &&

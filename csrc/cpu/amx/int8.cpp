@@ -6,6 +6,7 @@
 // unit run.
 #include "cpu/amx/int8_pieces.h"
 #include "cpu/amx/int8_tokens.h"
+#include "cpu/amx/sums.h"
 
 namespace ladder::cpu::int8 {
 namespace {
@@ -139,20 +140,6 @@ MultiplyBlock multiply_of(Zeros zeros) {
   return multiply_block<Zeros::floats, kBlockPanels>;
 }
 
-/// [panel][row][token] to [token][panel][row].
-void transpose_tokens(float* y) {
-  alignas(64) float from[kRows * kSide];
-  __builtin_memcpy(from, y, sizeof from);
-  for (int panel = 0; panel < kPanels; ++panel) {
-    __m512i v[kSide];
-#pragma GCC unroll 16
-    for (int i = 0; i < kSide; ++i) v[i] = _mm512_load_si512(from + (panel * kSide + i) * kSide);
-    V::transpose(v);
-#pragma GCC unroll 16
-    for (int i = 0; i < kSide; ++i) _mm512_store_si512(y + i * kRows + panel * kSide, v[i]);
-  }
-}
-
 /// y is [tokens][kRows] without gaps.
 void multiply(const Job& job, void* tile, const void* arranged, std::int64_t tokens, float* y,
               std::int64_t) {
@@ -190,7 +177,7 @@ void multiply(const Job& job, void* tile, const void* arranged, std::int64_t tok
     }
   }
   for (std::int64_t m_tile = 0; m_tile < count; ++m_tile)
-    transpose_tokens(y + m_tile * kSide * kRows);
+    amx::transpose_sums(y + m_tile * kSide * kRows);
 }
 
 /// Units narrower than a product's 32 columns leave most of it empty: those are for AVX-512.

@@ -58,11 +58,11 @@ void decode(const Job& job, const Rows& rows, void* out) {
 const Kernels& avx2_kernels() {
   static constexpr Kernels kernels{.block = avx2::kBlock,
                                    .column_size = 4,
+                                   .decoded_size = 4,
                                    .few = 4,
                                    .most_dots = [](const Job&) -> std::int64_t { return 4; },
                                    .many = std::numeric_limits<std::int64_t>::max(),
                                    .position = position,
-                                   .tiled = false,
                                    .arrange = arrange,
                                    .dot = dot,
                                    .decode = decode,
@@ -71,8 +71,7 @@ const Kernels& avx2_kernels() {
                                    .narrow = avx2::narrow,
                                    .look_up = look_up_each,
                                    .gather = gather_each,
-                                   .bfloat16 = nullptr,
-                                   .fits = nullptr,
+                                   .for_bfloat16 = nullptr,
                                    .panels = &avx2::kPanels};
   return kernels;
 }

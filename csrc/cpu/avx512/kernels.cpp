@@ -26,11 +26,11 @@ std::int64_t most_dots(const Job& job) {
 
 constexpr Kernels kKernels{.block = avx512::kBlock,
                            .column_size = 4,
+                           .decoded_size = 4,
                            .few = 4,
                            .most_dots = most_dots,
                            .many = 1024,
                            .position = avx512::position,
-                           .tiled = false,
                            .arrange = avx512::arrange,
                            .dot = dot,
                            .decode = decode,
@@ -39,8 +39,7 @@ constexpr Kernels kKernels{.block = avx512::kBlock,
                            .narrow = avx512::narrow,
                            .look_up = avx512::look_up,
                            .gather = avx512::gather,
-                           .bfloat16 = nullptr,
-                           .fits = nullptr};
+                           .for_bfloat16 = nullptr};
 
 }  // namespace
 

@@ -5,6 +5,9 @@
 
 namespace ladder::cpu::avx512_bf16 {
 
+/// The kernels on pairs for weights whose values are bfloat16 numbers; null for all others.
+const Kernels* pairs(const Job& job);
+
 /// Kernels::multiply on pairs.
 void multiply(const Job& job, const Rows* quads, int count, const void* tiles, const void* x,
               std::int64_t tokens, float* y, std::int64_t y_stride);

@@ -41,6 +41,26 @@ inline void transpose(__m512i (&v)[kHeight]) {
   for (int i = 0; i < kHeight; ++i) v[i] = w[i];
 }
 
+/// A block of x in the order of decoded pairs; columns from `left` on are zeros.
+inline void pairs_of(const std::uint16_t* x, std::int64_t left, __m512i (&pairs)[kVectors]) {
+  // Word 2 j + h of vector i is column 8 j + i + 4 h: lanes below 8 lie in the first 64 columns.
+  static constexpr Bytes kFirst =
+      bytes([](int i) { return i % 2 != 0 ? 0 : i / 2 % kLanes / 2 * kLanes / 2 + i / 2 % 2 * 4; });
+  __m512i natural[kVectors];
+#pragma GCC unroll 4
+  for (int i = 0; i < kVectors; ++i, left -= kWords) {
+    const __mmask32 mask = left >= kWords ? ~__mmask32{0} : left <= 0 ? 0 : (1u << left) - 1;
+    natural[i] = _mm512_maskz_loadu_epi16(mask, x + i * kWords);
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < kVectors; ++i) {
+    const __m512i at = _mm512_add_epi16(load(kFirst), _mm512_set1_epi16(static_cast<short>(i)));
+    const __m512i low = _mm512_permutex2var_epi16(natural[0], at, natural[1]);
+    const __m512i high = _mm512_permutex2var_epi16(natural[2], at, natural[3]);
+    pairs[i] = _mm512_mask_blend_epi16(0xffff0000u, low, high);
+  }
+}
+
 /// The vector of pairs at `w` of `height` rows, `stride` numbers apart; zeros for other rows.
 /// Dword j of v[i] is pair i of row j.
 inline void panel_of(const std::uint16_t* w, std::int64_t stride, int height,

@@ -151,11 +151,11 @@ void multiply(const Job& job, const Rows*, int count, const void* tiles, const v
 const Kernels& generic_kernels() {
   static constexpr Kernels kernels{.block = 1,
                                    .column_size = 4,
+                                   .decoded_size = 4,
                                    .few = kFew,
                                    .most_dots = [](const Job&) -> std::int64_t { return kFew; },
                                    .many = 192,
                                    .position = position,
-                                   .tiled = false,
                                    .arrange = arrange,
                                    .dot = dot,
                                    .decode = decode,
@@ -164,8 +164,7 @@ const Kernels& generic_kernels() {
                                    .narrow = narrow,
                                    .look_up = look_up_each,
                                    .gather = gather_each,
-                                   .bfloat16 = nullptr,
-                                   .fits = nullptr};
+                                   .for_bfloat16 = nullptr};
   return kernels;
 }
 

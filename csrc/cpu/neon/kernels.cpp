@@ -78,11 +78,11 @@ void decode(const Job& job, const Rows& rows, void* out) {
 const Kernels& neon_kernels() {
   static constexpr Kernels kernels{.block = neon::kColumns,
                                    .column_size = 4,
+                                   .decoded_size = 4,
                                    .few = 4,
                                    .most_dots = [](const Job&) -> std::int64_t { return 4; },
                                    .many = 192,
                                    .position = position,
-                                   .tiled = false,
                                    .arrange = arrange,
                                    .dot = dot,
                                    .decode = decode,
@@ -91,8 +91,7 @@ const Kernels& neon_kernels() {
                                    .narrow = neon::narrow,
                                    .look_up = look_up_each,
                                    .gather = gather_each,
-                                   .bfloat16 = nullptr,
-                                   .fits = nullptr};
+                                   .for_bfloat16 = nullptr};
   return kernels;
 }
 
