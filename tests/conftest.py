@@ -1,11 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 import os
+import tempfile
 from pathlib import Path
 
 import pytest
 
 # Nothing that a test loads may come from a hub.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+# Kernels and plans of the machine's user, or of another worker, would decide what a test finds.
+STORE = tempfile.TemporaryDirectory(prefix="ladder-tests-")
+os.environ["LADDER_CACHE"] = STORE.name
 
 ROOT = Path(__file__).parents[1]
 

@@ -36,9 +36,8 @@ class BlockQuantizer {
         kernels_(kernels),
         values_(values_of(*type.element)),
         scales_(type.scale),
-        smallest_(smallest_scale(type)) {
-    if (type.zero == Zero::midpoint) zero_ = static_cast<float>(1 << (type.element->bits - 1));
-  }
+        smallest_(smallest_scale(type)),
+        zero_(fixed_zero(type)) {}
 
   /// The scale and zero point of a block. Throws nothing; `weights` are finite.
   Choice choose(const float* weights, std::int64_t count) const {
@@ -138,7 +137,7 @@ class BlockQuantizer {
   const QuantizeKernels& kernels_;
   Values values_;
   ScaleRounding scales_;
-  float smallest_, zero_ = 0;
+  float smallest_, zero_;
 };
 
 /// The largest magnitude. Throws for a weight that is not finite.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "types/scale_search.h"
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 
@@ -76,9 +77,23 @@ float smallest_scale(const TType& type) {
   return std::ldexp(1.0f, 1 - type.scale->bias);
 }
 
+double second_scale_reach(const TType& type) {
+  const Encoder encoder(*type.element);
+  const double low = encoder.value(encoder.codes().front());
+  const double high = encoder.value(encoder.codes().back());
+  const double zero = fixed_zero(type), up = high - zero, down = zero - low;
+  // Of weights up to 1 the largest block scale divides 1 by so much: a block may lie on the side
+  // where the format has less, and from -1 to 1.
+  const double covered = is_asymmetric(type.zero) ? (high - low) / 2
+                         : up <= 0                ? down
+                         : down <= 0              ? up
+                                                  : std::min(up, down);
+  constexpr double kMost = 0x1p15, kLargestValue = 0x1p126;
+  return covered * std::min({max_value(*type.scale), kMost, kLargestValue / std::max(up, down)});
+}
+
 float second_scale(const TType& type, float largest) {
-  const double reach = max_value(*type.element) * max_value(*type.scale);
-  return largest == 0 ? 1.0f : static_cast<float>(largest / reach);
+  return largest == 0 ? 1.0f : static_cast<float>(largest / second_scale_reach(type));
 }
 
 }  // namespace ladder

@@ -62,6 +62,11 @@ struct ScaleRounding {
   const Element* format_;
 };
 
+/// The zero point of a type that stores none.
+constexpr float fixed_zero(const TType& type) {
+  return type.zero == Zero::midpoint ? static_cast<float>(1 << (type.element->bits - 1)) : 0.0f;
+}
+
 /// Whether `type` stores a zero point of each block.
 constexpr bool is_asymmetric(Zero zero) { return zero != Zero::none && zero != Zero::midpoint; }
 
@@ -70,8 +75,12 @@ constexpr bool is_asymmetric(Zero zero) { return zero != Zero::none && zero != Z
 /// range, at no loss for a floating element. 0: none is tried.
 float smallest_scale(const TType& type);
 
-/// The scale of a whole tensor whose largest magnitude is `largest`. NVFP4's rule: the largest
-/// block scale is then the largest number that its format can hold.
+/// What a tensor's largest magnitude is divided by for its second scale. NVFP4's rule: the largest
+/// block scale is then the largest number that its format can hold. Formats that go further stop at
+/// 2^15, below which they lose nothing, and beyond which the product with a code may overflow.
+double second_scale_reach(const TType& type);
+
+/// The scale of a whole tensor whose largest magnitude is `largest`.
 float second_scale(const TType& type, float largest);
 
 }  // namespace ladder

@@ -252,7 +252,8 @@ void ptx(A&&... operands) {
   } else if constexpr (T.view() == "mov.u32 %0, %%cluster_ctarank;") {
     O(0) = rank_in_cluster();
   } else if constexpr (T.view() == "rcp.approx.ftz.f64 %0, %1;") {
-    O(0) = static_cast<float>(1.0 / O(1));  // as few bits as it promises, or nearly
+    // As few bits as it promises, of every double.
+    O(0) = std::bit_cast<double>(std::bit_cast<std::uint64_t>(1.0 / O(1)) >> 32 << 32);
   } else if constexpr (T.view() == "mov.u32 %0, 0xffffffff;") {
     O(0) = 0xffffffff;
   } else if constexpr (T.view() == "mov.u32 %0, %1;") {

@@ -50,6 +50,22 @@ def test_the_product_of_gate_and_up_is_rounded_once(type, dtype, bias):
     assert isinstance(mlp, RunsGated) and mlp._gated.linear.image is not None
 
 
+@pytest.mark.parametrize("m", [1, 8, 33, 257])
+def test_a_residual_is_added_by_the_last_launch(m):
+    mlp, _ = module(UINT4)
+    x, residual = small((m, H), torch.float16, m), small((m, H), torch.float16, m + 1)
+    hidden = []
+    hook = mlp.down_proj.register_forward_pre_hook(lambda _, args: hidden.append(args[0]))
+    with torch.no_grad():
+        y = mlp(x, residual)
+        hook.remove()
+        assert torch.equal(y, mlp.down_proj(hidden.pop(), residual))
+        assert not torch.equal(y, mlp(x))
+        ladder.warmup(mlp, m, tune=False)
+        mlp(x, residual)
+        assert len(launches(lambda: mlp(x, residual))) == 2
+
+
 def test_two_launches_are_all_of_it():
     mlp, _ = module(UINT4)
     x = small((4, H), torch.float16, 0)

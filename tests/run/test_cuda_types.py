@@ -162,7 +162,8 @@ def test_columns_in_the_order_of_their_groups(type, dtype):
         layer, wanted = prepared(weight), formula(weight).cuda()
         for m in TOKENS:
             x = integers((m, k), dtype, m).cuda()
-            assert (layer.compile_for(dtype, m) == "") == (m > 256)
+            if m <= 256:
+                assert layer.compile_for(dtype, m) != "", (n, k, m)
             assert torch.equal(layer(x), (x.double() @ wanted.T).to(dtype)), (n, k, m)
         x = integers((2, k), dtype).cuda().requires_grad_()
         grad = integers((2, n), dtype, 5).cuda()

@@ -17,11 +17,6 @@ std::string inverse(float value) {
   return text;
 }
 
-/// The zero point of a type that stores none.
-float fixed_zero(const TType& type) {
-  return type.zero == Zero::midpoint ? static_cast<float>(1 << (type.element->bits - 1)) : 0.0f;
-}
-
 /// inverse_of(choice, unit): what weights are multiplied with; by 0 all become the zero point.
 std::string inverse_function(const TType& type) {
   return std::string("DEVICE double inverse_of(Choice c, float unit) {\n  const float step = ") +
@@ -199,7 +194,7 @@ std::string tables_and_unit(const TType& type, const std::string& threads) {
 std::string unit(const TType& type) {
   if (type.scale2 == nullptr) return "  const float unit = 1.0f;\n";
   char reach[40];
-  std::snprintf(reach, sizeof reach, "%a", max_value(*type.element) * max_value(*type.scale));
+  std::snprintf(reach, sizeof reach, "%a", second_scale_reach(type));
   return std::string(
              "  const float unit = *found == 0 ? 1.0f : "
              "(float)__ddiv_rn((double)as_float(*found), ") +

@@ -205,6 +205,29 @@ TEST(Quantize, the_second_scale_brings_the_largest_block_scale_to_the_top_of_its
               ::testing::Contains(0x7e));
 }
 
+// Of weights of any magnitude: it costs the rounding of scales to their format, and no clipping.
+TEST(Quantize, a_second_scale_serves_every_format_of_scales) {
+  const std::int64_t n = 8, k = 64;
+  for (const float magnitude : {1e-12f, 1.0f, 1e12f})
+    for (const std::string element : {"int8", "uint4", "uint4,zero=midpoint", "uint4,zero=integer",
+                                      "nf4", "float4_e2m1", "float8_e5m2"}) {
+      auto weight = normal_weight(n * k, 8, magnitude);
+      if (element == "uint4")  // has one side
+        for (float& w : weight) w = std::abs(w);
+      const auto error = [&](const std::string& scales) {
+        return squared_error(
+            Quantized(weight, n, k, parse_ttype(element + ",group=16," + scales)).values(), weight);
+      };
+      const double exact = error("scale=float32");
+      for (const char* scale :
+           {"float16", "bfloat16", "float32", "e8m0", "float8_e4m3", "float8_e5m2"})
+        // A scale of two or three bits may cut off more of the largest weight than int8 rounds.
+        EXPECT_LE(error(std::string("scale2=float32,scale=") + scale),
+                  (scale[0] == 'f' && scale[5] == '8' ? 16 : 4) * exact)
+            << element << " with scales of " << scale << ", weights of " << magnitude;
+    }
+}
+
 TEST(Quantize, of_only_zeros_gives_zeros) {
   const std::vector<float> weight(64, 0.0f);
   for (const TType& type : quantizable())

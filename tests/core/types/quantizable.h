@@ -40,6 +40,9 @@ inline std::vector<std::string> quantizable(const std::string& group) {
   for (const char* type :
        {"int4,group=32,scale=float16,zero=original", "int4,group=32,scale=bfloat16,zero=rescale",
         "uint4,group=16,scale=float8_e4m3,zero=integer,scale2=float32",
+        "uint4,group=16,scale=float8_e4m3,zero=midpoint,scale2=float32",
+        "int8,channel,scale=float16,scale2=float32", "nf4,group=16,scale=bfloat16,scale2=float32",
+        "int4,group=16,scale=float32,scale2=float32", "int4,group=16,scale=e8m0,scale2=float32",
         "float8_e4m3,block=3x16,scale=float32", "int4,tensor,scale=float16", "nf4,channel",
         "uint4,zero=midpoint", "int8", "int3,group=9,scale=float16",
         "uint4,group=300,scale=float16,zero=integer", "nf4,channel,scale=float32", "mxint8",
