@@ -58,8 +58,11 @@ class Absent(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
     PACKAGES = ("triton", "torchvision", "IPython", "gguf", "sentencepiece", "orjson")
 
+    def __init__(self) -> None:
+        self.packages = [name for name in self.PACKAGES if absent(name)]
+
     def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in self.PACKAGES:
+        if name.partition(".")[0] in self.packages:
             return importlib.machinery.ModuleSpec(name, self, is_package=True)
         return None
 
@@ -82,12 +85,19 @@ def sglang():
     import transformers  # noqa: F401
 
     sys.meta_path.insert(0, Absent())
+    import triton
+
+    if isinstance(triton.runtime, MagicMock):  # SGLang 0.5.16 asks torch for a module of this name
+        triton.runtime.driver.active.get_current_target().backend = "cpu"
     import sglang as package
     from sglang.srt import runtime_context
+    from sglang.srt.distributed import parallel_state
     from sglang.srt.server_args import ServerArgs
 
     from ladder.integrations.sglang import register
 
     runtime_context._CONTEXT.set_server_args(ServerArgs(model_path="none", device="cpu"))
+    if parallel_state._TP is None:  # 0.5.16 asks for it where nothing is sent, too
+        parallel_state._TP = MagicMock(name="the group of one rank")
     register()
     return package

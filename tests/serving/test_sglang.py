@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SGLang's own layers on ladder folders, without SGLang's compiled code: exact on integers. No
-engine runs here or elsewhere."""
+"""SGLang's own layers on ladder folders, without SGLang's compiled code: exact on integers.
+Engines run in tests/engines."""
 
 from __future__ import annotations
 
@@ -240,15 +240,35 @@ def test_activations_of_int8_are_rounded_as_the_folder_asks(name, tmp_path):
 
 
 def test_registering_again_is_harmless():
-    from sglang.srt.arg_groups import choices
     from sglang.srt.layers.quantization import QUANTIZATION_METHODS
 
     from ladder.integrations.sglang import register
+    from ladder.integrations.sglang.versions import choices
 
     config = QUANTIZATION_METHODS["ladder"]
     register()
     assert QUANTIZATION_METHODS["ladder"] is config
-    assert choices.QUANTIZATION_CHOICES.count("ladder") == 1
+    assert choices().QUANTIZATION_CHOICES.count("ladder") == 1
+
+
+def test_a_mixtral_keeps_the_model_whose_experts_are_stacks():
+    """SGLang gives one of another method QuantMixtralForCausalLM, each expert in layers of its
+    own."""
+    from sglang.srt.model_loader.utils import get_model_architecture
+    from sglang.srt.models.mixtral import MixtralForCausalLM
+
+    from ladder.integrations.sglang.versions import keep_mixtral
+
+    def asked(quantization):
+        return SimpleNamespace(
+            hf_config=SimpleNamespace(architectures=["MixtralForCausalLM"]),
+            quantization=quantization, model_impl="auto", is_generation=True,
+        )  # fmt: skip
+
+    config = asked("ladder")
+    assert keep_mixtral(get_model_architecture, config)[0] is MixtralForCausalLM
+    assert config.quantization == "ladder"
+    assert keep_mixtral(get_model_architecture, asked("gptq"))[0] is not MixtralForCausalLM
 
 
 def test_what_goes_wrong_is_logged_and_never_reaches_sglang(caplog, monkeypatch):

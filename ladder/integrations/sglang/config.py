@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from sglang.srt.arg_groups import choices
 from sglang.srt.layers import quantization
 from sglang.srt.layers.linear import LinearBase
 from sglang.srt.layers.quantization.base_config import QuantizationConfig
 from sglang.srt.layers.quantization.unquant import UnquantizedLinearMethod
 from sglang.srt.layers.vocab_parallel_embedding import ParallelLMHead, VocabParallelEmbedding
+from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
 from ladder.checkpoints.folder import QUANT_METHOD
 from ladder.checkpoints.layer import Stored, stored_as
@@ -23,6 +23,7 @@ from ladder.errors import Unsupported
 from ladder.integrations.serving.config import Answers
 from ladder.integrations.serving.stored import Folder
 from ladder.integrations.sglang.method import EmbeddingMethod, LinearMethod
+from ladder.integrations.sglang.versions import choices, keep_mixtral
 
 #: What a model that does not say it fuses, where the files have no module of the fused name.
 _FUSED = {
@@ -105,8 +106,8 @@ class LadderQuantizationConfig(Answers, QuantizationConfig):
 
 
 def _headers(path: str) -> dict[str, Stored] | None:
-    """Of the tensors of a folder; None where there is none, as for a name on the Hub."""
-    if not path or not Path(path).is_dir():
+    """Of the tensors of a folder; None where there are none, as for a name on the Hub."""
+    if not path or not any(Path(path).glob("*.safetensors")):
         return None
     shards = open_shards(Path(path))
     entries = ((name, shards.entry(name)) for name in shards.home)
@@ -115,7 +116,11 @@ def _headers(path: str) -> dict[str, Stored] | None:
 
 def register() -> None:
     """Doing it again is harmless."""
+    if QUANT_METHOD not in quantization.QUANTIZATION_METHODS:
+        HookRegistry.register(
+            "sglang.srt.model_loader.utils.get_model_architecture", keep_mixtral, HookType.AROUND
+        )
     for table in ("BASE_QUANTIZATION_METHODS", "CPU_QUANTIZATION_METHODS", "QUANTIZATION_METHODS"):
         getattr(quantization, table)[QUANT_METHOD] = LadderQuantizationConfig
-    if QUANT_METHOD not in choices.QUANTIZATION_CHOICES:
-        choices.add_quantization_method_choices([QUANT_METHOD])
+    if QUANT_METHOD not in choices().QUANTIZATION_CHOICES:
+        choices().add_quantization_method_choices([QUANT_METHOD])

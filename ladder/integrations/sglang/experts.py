@@ -17,6 +17,7 @@ from ladder.errors import Unsupported
 from ladder.integrations.serving.experts import ExpertsRoom, Share, local_experts
 from ladder.integrations.serving.mixture import Mixture
 from ladder.integrations.serving.stored import Folder
+from ladder.integrations.sglang.versions import is_dummy
 from ladder.ops.gating import SWIGLU_OAI, Gating
 
 #: What models call gate, up and down in files that have each expert by itself.
@@ -30,7 +31,8 @@ def gating_of(config: Any, prefix: str) -> Gating:
         Unsupported: ladder has no such function; the message names it.
     """
     name, limit = config.activation, config.swiglu_limit
-    alpha, beta, late = config.gemm1_alpha, config.gemm1_beta, config.gemm1_clamp_limit
+    alpha, late = config.gemm1_alpha, config.gemm1_clamp_limit
+    beta = getattr(config, "gemm1_beta", None)  # 0.5.16 has none
     # Without alpha, SGLang clamps after silu by gemm1_clamp_limit, which Gating does not.
     of_gpt_oss = alpha is not None and late is not None and beta in (None, 1)
     if config.is_gated and name == "silu" and of_gpt_oss and limit is None:
@@ -111,7 +113,8 @@ class ExpertsMethod(FusedMoEMethodBase):
 
     def _refuse(self, layer: Any) -> None:
         config = layer.moe_runner_config
-        places = get_global_expert_location_metadata() if layer.uses_expert_location else None
+        moves = getattr(layer, "uses_expert_location", True)  # 0.5.16 has none
+        places = get_global_expert_location_metadata() if moves else None
         moved = places is not None and any(
             places.logical_to_all_physical(layer.layer_id, e) != [e]
             for e in range(layer.num_experts)
@@ -143,6 +146,8 @@ class ExpertsMethod(FusedMoEMethodBase):
         """
         if not self.room.is_open(layer):
             return  # it has been done
+        if is_dummy():
+            self.room.fill_dummy(layer)
         self.mixture = self.room.finish(layer, self.gating, self.mixture)
         for name, before in self._before.items():
             before.copy_(getattr(layer, name))

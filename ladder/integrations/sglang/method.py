@@ -7,7 +7,6 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from sglang.srt.distributed.utils import get_group_rank_size
 from sglang.srt.layers import linear
 from sglang.srt.layers.quantization.base_config import LinearMethodBase
 from sglang.srt.layers.vocab_parallel_embedding import VocabParallelEmbedding
@@ -25,6 +24,7 @@ from ladder.integrations.serving.ranks import (
     whole_rows,
 )
 from ladder.integrations.serving.stored import Folder
+from ladder.integrations.sglang.versions import is_dummy, place_of
 
 #: Layers whose shards are those that their partition sizes say.
 _KNOWN = (
@@ -71,7 +71,7 @@ class LinearMethod(LinearMethodBase):
         modules = modules_of(self.folder, self.names, rows, input_size)
         columns = Columns(0, input_size, input_size)
         if input_size_per_partition != input_size:
-            start = get_group_rank_size(layer.tp_group)[0] * input_size_per_partition
+            start = place_of(layer)[0] * input_size_per_partition
             columns = Columns(start, input_size_per_partition, input_size)
             for each in modules:
                 why = each.columns_objection(input_size, start, input_size_per_partition)
@@ -97,7 +97,7 @@ class LinearMethod(LinearMethodBase):
                 f"{self.prefix} is a {type(layer).__name__}, whose shards ladder does not know: "
                 "serve it with --tp 1"
             )
-        rank, ranks = get_group_rank_size(layer.tp_group)
+        rank, ranks = place_of(layer)
         return part_rows(sizes, rank, ranks, getattr(layer, "num_kv_head_replicas", 1))
 
     def process_weights_after_loading(self, layer: nn.Module) -> None:
@@ -109,6 +109,8 @@ class LinearMethod(LinearMethodBase):
         """
         if not all(hasattr(getattr(layer, n, None), "ladder_room") for n in self.room.names()):
             return  # it has been done
+        if is_dummy():
+            self.room.fill_dummy(layer)
         self.runs = finish(
             self.room, layer, self.dtype,
             prepack=self.prepacks, before=self.runs, rounds=self.prepacks,
