@@ -10,6 +10,7 @@ from typing import Any
 
 import foreign
 import models
+import torch
 
 #: What engines are asked for: greedy tokens behind prompts.
 TOKENS = 8
@@ -174,3 +175,16 @@ def check_reads(case: Case, reads: dict[str, int]) -> None:
     layers = {module.rpartition(".")[0] for module in reads}
     assert layers == case.packed()
     assert all(count >= TOKENS for count in reads.values()), reads
+
+
+#: Logarithms of probabilities: two layers whose activations are rounded to float16. A column of
+#: zeros in any one weight changes some of them by 0.27 or more.
+NEAR = 0.05
+
+
+def check_tokens(case: Case, answer: dict[str, Any], believed: Any) -> None:
+    assert [len(each) for each in answer["tokens"]] == [TOKENS] * len(PROMPTS)
+    of_tokens, likeliest = believed(case, answer["tokens"])
+    for found, exact, most in zip(answer["logprobs"], of_tokens, likeliest, strict=True):
+        assert (torch.tensor(found) - exact).abs().max() <= NEAR
+        assert (most - exact).max() <= 2 * NEAR  # greedy

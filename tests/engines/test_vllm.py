@@ -5,15 +5,12 @@ ladder; and ladder's ops run for every packed layer in every step. `make test-vl
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import foreign
 import models
 import pytest
-import torch
 from forms import (
     MIXTURES,
-    PROMPTS,
     TOKENS,
     Case,
     check_reads,
@@ -103,35 +100,6 @@ EXPERTS_ON_TWO_RANKS = {
     for by_expert in (False, True)
     if name in ("mixtral, nf4", "qwen3_moe, gptq")
 }
-
-
-@pytest.fixture(scope="session")
-def expected(forms):
-    """Greedy tokens of transformers with ladder."""
-    import peft
-    import transformers
-
-    import ladder  # noqa: F401
-
-    known: dict[tuple[Path, bool], list[list[int]]] = {}
-
-    def tokens(case: Case) -> list[list[int]]:
-        key = folder, _ = case.folders(forms)[1], case.adapter
-        if key not in known:
-            model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-            if case.adapter:
-                model = peft.PeftModel.from_pretrained(model, forms.adapter(case))
-            known[key] = [
-                model.generate(
-                    torch.tensor([ids]), attention_mask=torch.ones(1, len(ids)),
-                    max_new_tokens=TOKENS, min_new_tokens=TOKENS, do_sample=False,
-                    pad_token_id=0, eos_token_id=None,
-                )[0, len(ids) :].tolist()
-                for ids in PROMPTS
-            ]  # fmt: skip
-        return known[key]
-
-    return tokens
 
 
 @pytest.fixture(scope="session")

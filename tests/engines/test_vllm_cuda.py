@@ -14,10 +14,10 @@ import pytest
 import torch
 from forms import (
     MIXTURES,
-    PROMPTS,
     TOKENS,
     Case,
     check_reads,
+    check_tokens,
     checked,
     mixed,
     of,
@@ -29,9 +29,6 @@ pytestmark = [
     pytest.mark.cuda,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
 ]
-#: Logarithms of probabilities: two layers whose activations are rounded to float16. A column of
-#: zeros in any one weight changes some of them by 0.27 or more.
-NEAR = 0.05
 #: Engines of one process keep their memory till its end.
 GPU = {"dtype": "float16", "gpu_memory_utilization": 0.05}
 GRAPHS = {
@@ -116,40 +113,6 @@ EXPERTS_ON_TWO_RANKS, EXPERTS_ON_FOUR_RANKS = (
     }
     for ranks in (2, 4)
 )
-
-
-@pytest.fixture(scope="session")
-def believed(forms):
-    """Of tokens behind the prompts: their logarithms of probabilities, and those of the likeliest
-    tokens at the same places, by transformers with ladder."""
-    import peft
-    import transformers
-
-    import ladder  # noqa: F401
-
-    def ask(case: Case, tokens: list[list[int]]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-        folder = case.folders(forms)[1]
-        model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-        if case.adapter:
-            model = peft.PeftModel.from_pretrained(model, forms.adapter(case))
-        of_tokens, likeliest = [], []
-        for prompt, behind in zip(PROMPTS, tokens, strict=True):
-            with torch.no_grad():
-                logits = model(torch.tensor([prompt + behind])).logits[0]
-            all_of = logits[len(prompt) - 1 : -1].log_softmax(-1)
-            of_tokens.append(all_of.gather(1, torch.tensor(behind)[:, None])[:, 0])
-            likeliest.append(all_of.amax(1))
-        return of_tokens, likeliest
-
-    return ask
-
-
-def check_tokens(case: Case, answer: dict[str, Any], believed: Any) -> None:
-    assert [len(each) for each in answer["tokens"]] == [TOKENS] * len(PROMPTS)
-    of_tokens, likeliest = believed(case, answer["tokens"])
-    for found, exact, most in zip(answer["logprobs"], of_tokens, likeliest, strict=True):
-        assert (torch.tensor(found) - exact).abs().max() <= NEAR
-        assert (most - exact).max() <= 2 * NEAR  # greedy
 
 
 @pytest.fixture(scope="session")
