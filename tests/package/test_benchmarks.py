@@ -84,10 +84,10 @@ def check_report(script, arguments, expected):
 
 def test_every_benchmark_has_a_small_run():
     """But those that need more than ladder: linear.py a tuned run, sweep.py, proposals.py,
-    peers.py and calibrate_check.py a GPU for minutes, vllm_decode.py vLLM, hip_report.py an AMD
-    GPU."""
+    peers.py and calibrate_check.py a GPU for minutes, vllm_decode.py vLLM, sglang_decode.py
+    SGLang, hip_report.py an AMD GPU."""
     larger = {"linear.py", "sweep.py", "proposals.py", "calibrate_check.py", "vllm_decode.py"}
-    larger |= {"hip_report.py", "peers.py"}
+    larger |= {"hip_report.py", "peers.py", "sglang_decode.py"}
     assert set(SCRIPTS) == {*SMALL, *SMALL_ON_A_GPU, *larger}
 
 
