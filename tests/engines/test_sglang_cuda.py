@@ -34,39 +34,27 @@ EAGER, IN_GRAPHS, EXPERTS_IN_GRAPHS = (
 )
 
 
-@pytest.fixture(scope="session")
-def eager(sglang_engine):
-    return sglang_engine(EAGER, "GPU")
-
-
 @pytest.mark.parametrize("name", EAGER)
-def test_an_engine_agrees_with_transformers(name, eager, believed):
-    case, answer = EAGER[name], checked(eager[name])
+def test_an_engine_agrees_with_transformers(name, sglang_engine, believed):
+    case = EAGER[name]
+    answer = checked(sglang_engine({name: case}, "GPU")[name])
     check_tokens(case, answer, believed)
     assert sum(answer["counts"].values()) >= len(case.packed()) * (TOKENS - 1), answer["counts"]
 
 
-@pytest.fixture(scope="session")
-def in_graphs(sglang_engine):
-    return sglang_engine(IN_GRAPHS, "GPU")
-
-
 @pytest.mark.parametrize("name", IN_GRAPHS)
-def test_an_engine_of_cuda_graphs_agrees_with_transformers(name, in_graphs, believed):
-    case, answer = IN_GRAPHS[name], checked(in_graphs[name])
+def test_an_engine_of_cuda_graphs_agrees_with_transformers(name, sglang_engine, believed):
+    case = IN_GRAPHS[name]
+    answer = checked(sglang_engine({name: case}, "GPU")[name])
     check_tokens(case, answer, believed)
     # Of 47 tokens of prompts more are dequantised; each step after them has a launch a layer.
     assert sum(answer["counts"].values()) >= len(case.packed()) * (TOKENS - 1), answer["counts"]
 
 
-@pytest.fixture(scope="session")
-def experts_in_graphs(sglang_engine):
-    return sglang_engine(EXPERTS_IN_GRAPHS, "GPU")
-
-
 @pytest.mark.parametrize("name", EXPERTS_IN_GRAPHS)
-def test_an_engine_of_experts_in_graphs_agrees_with_transformers(name, experts_in_graphs, believed):
-    case, answer = EXPERTS_IN_GRAPHS[name], checked(experts_in_graphs[name])
+def test_an_engine_of_experts_in_graphs_agrees_with_transformers(name, sglang_engine, believed):
+    case = EXPERTS_IN_GRAPHS[name]
+    answer = checked(sglang_engine({name: case}, "GPU")[name])
     check_tokens(case, answer, believed)
     layers = [layer for layer in case.packed() if ".experts." in layer]
     # Of every step, that of the prompts too: no batch of experts goes another way.

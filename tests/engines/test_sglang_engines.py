@@ -37,26 +37,18 @@ CASES, EXPERTS = (
 )
 
 
-@pytest.fixture(scope="session")
-def on_cpu(sglang_engine):
-    return sglang_engine(CASES, "CPU", LADDER_SGLANG_CPU="1")
-
-
 @pytest.mark.parametrize("name", CASES)
-def test_an_engine_gives_the_tokens_of_transformers(name, on_cpu, expected):
-    case, answer = CASES[name], checked(on_cpu[name])
+def test_an_engine_gives_the_tokens_of_transformers(name, sglang_engine, expected):
+    case = CASES[name]
+    answer = checked(sglang_engine({name: case}, "CPU", LADDER_SGLANG_CPU="1")[name])
     assert answer["tokens"] == expected(case)
     assert answer["counts"]["ladder::linear"] >= len(case.packed()) * TOKENS
 
 
-@pytest.fixture(scope="session")
-def experts(sglang_engine):
-    return sglang_engine(EXPERTS, "CPU", LADDER_SGLANG_CPU="1")
-
-
 @pytest.mark.parametrize("name", EXPERTS)
-def test_an_engine_of_experts_gives_the_tokens_of_transformers(name, experts, expected):
-    case, answer = EXPERTS[name], checked(experts[name])
+def test_an_engine_of_experts_gives_the_tokens_of_transformers(name, sglang_engine, expected):
+    case = EXPERTS[name]
+    answer = checked(sglang_engine({name: case}, "CPU", LADDER_SGLANG_CPU="1")[name])
     assert answer["tokens"] == expected(case)
     layers = [layer for layer in case.packed() if ".experts." in layer]
     assert answer["counts"]["ladder::experts_canonical"] >= len(layers) * TOKENS
