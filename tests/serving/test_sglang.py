@@ -251,6 +251,19 @@ def test_registering_again_is_harmless():
     assert choices().QUANTIZATION_CHOICES.count("ladder") == 1
 
 
+def test_headers_are_read_where_sglang_does_not_say_where_they_are(tmp_path):
+    """As 0.5.16: without them act-order would be left out unseen."""
+    from ladder.integrations.sglang.config import read_headers
+
+    stored = Stored.drawn({"o_proj": "uint4,group=32,scale=float16"})
+    write(tmp_path, stored.tensors(), stored.config())
+    settings = json.loads((tmp_path / "config.json").read_text())["quantization_config"]
+    made = type(quantization(tmp_path)).from_config(settings)
+    assert made.folder.headers is None
+    read_headers(made, SimpleNamespace(model_path=str(tmp_path)))
+    assert made.folder.headers == quantization(tmp_path).folder.headers != {}
+
+
 def test_a_mixtral_keeps_the_model_whose_experts_are_stacks():
     """SGLang gives one of another method QuantMixtralForCausalLM, each expert in layers of its
     own."""

@@ -72,6 +72,7 @@ class LadderQuantizationConfig(Answers, QuantizationConfig):
         Raises:
             Unsupported: packed experts of a kind that ladder does not serve.
         """
+        prefix = self.in_files(prefix)
         if isinstance(layer, LinearBase):
             names = self.modules_of(prefix)
             if any(map(self.folder.is_packed, names)):
@@ -96,6 +97,13 @@ class LadderQuantizationConfig(Answers, QuantizationConfig):
                 )
         return None
 
+    def in_files(self, prefix: str) -> str:
+        """The name in the files of the layer ``prefix``: SGLang's Mixtral leaves "model." off."""
+        names = self.folder.headers or ()
+        if not prefix.startswith("layers.") or any(n.startswith("layers.") for n in names):
+            return prefix
+        return f"model.{prefix}" if any(n.startswith("model.layers.") for n in names) else prefix
+
     def modules_of(self, prefix: str) -> list[str]:
         """Names in the files of what SGLang fuses into the layer ``prefix``."""
         head, dot, last = prefix.rpartition(".")
@@ -114,9 +122,22 @@ def _headers(path: str) -> dict[str, Stored] | None:
     return {name: stored_as(entry.dtype, entry.shape) for name, entry in entries}
 
 
+def read_headers(made: Any, model_config: Any, *_: Any, **__: Any) -> Any:
+    """What ``get_quant_config`` made, with the headers of the model's files: SGLang 0.5.16 does not
+    say in ``quantization_config`` where they are, which alone have act-order, and what is dense."""
+    if isinstance(made, LadderQuantizationConfig) and made.folder.headers is None:
+        headers = _headers(model_config.model_path)
+        if headers is not None:
+            made.folder = made.folder.read_ahead(headers)
+    return made
+
+
 def register() -> None:
     """Doing it again is harmless."""
     if QUANT_METHOD not in quantization.QUANTIZATION_METHODS:
+        HookRegistry.register(
+            "sglang.srt.model_loader.weight_utils.get_quant_config", read_headers, HookType.AFTER
+        )
         HookRegistry.register(
             "sglang.srt.model_loader.utils.get_model_architecture", keep_mixtral, HookType.AROUND
         )
