@@ -3,8 +3,8 @@
 ``--quantization ladder``.
 
 ``pip install`` is enough: SGLang finds :func:`register` by the entry point ``sglang.srt.plugins``.
-Tested on the layer classes of SGLang 0.5.16 and 0.5.23, and in engines of 0.5.16 on a processor; no
-engine has run on a GPU.
+Tested on the layer classes of SGLang 0.5.16 and 0.5.23, and in engines of 0.5.16 on a processor and
+on one GPU.
 """
 
 from __future__ import annotations
