@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ladder import _library
 from ladder.errors import InvalidArgument, Unsupported
-from ladder.types import FLOAT_DTYPES, TType, _checked, dtype_name, with_defaults
+from ladder.types import FLOAT_DTYPES, TType, _checked, dtype_name, element, with_defaults
 from ladder.weight import Weight
 
 _log = logging.getLogger("ladder")
@@ -116,27 +116,63 @@ def _check_float32(weight: Tensor, source: Tensor) -> None:
         )
 
 
-def _check_range(source: Tensor, scales: Tensor, ttype: TType) -> None:
-    """Raise InvalidArgument where a scale was cut off at the largest float16, so that the weights
-    of its block would come back far too small. Other formats of scales reach as far as weights."""
-    # Tensors of tracing have no numbers.
-    if scales.dtype != torch.float16 or type(scales) is not Tensor or scales.is_meta:
+def _read_scales(scales: Tensor | None, ttype: TType) -> Tensor | None:
+    """Values of scales whose format ends before weights do: float16, and floats of 8 bits. None for
+    those that reach as far as weights (bfloat16, float32, e8m0) and for tensors of tracing, which
+    have no numbers."""
+    if scales is None or type(scales) is not Tensor or scales.is_meta:
+        return None
+    if scales.dtype == torch.float16:
+        return scales.to(torch.float64)
+    if scales.dtype != torch.uint8 or element(str(ttype.scale)).encoding == "exponent":
+        return None
+    return element(str(ttype.scale)).values.to(scales.device)[scales.long()]
+
+
+def _ends(ttype: TType) -> tuple[float, float]:
+    """The least scale above zero and the largest one that the format of scales has."""
+    values = element(str(ttype.scale)).values
+    values = values[values.isfinite() & (values > 0)]
+    return values.min().item(), values.max().item()
+
+
+def _code_values(ttype: TType) -> Tensor:
+    values = ttype.element.values[ttype.element.values.isfinite()]
+    return values - 2 ** (ttype.bits - 1) if ttype.zero == "midpoint" else values
+
+
+def _which_do(ttype: TType) -> str:
+    second = "" if ttype.scale2 or ttype.scale == "float16" else ", or a second scale"
+    return f"scales of bfloat16 or float32 do{second}"
+
+
+def _check_range(source: Tensor, scales: Tensor | None, ttype: TType) -> None:
+    """Raise InvalidArgument where a scale was cut off at the largest number of its format, so that
+    the weights of its block would come back far too small."""
+    values = _read_scales(scales, ttype)
+    # With a second scale the largest scale is the largest number.
+    if values is None or ttype.scale2 or values.max().item() < _ends(ttype)[1]:
         return
-    if scales.max().item() >= torch.finfo(torch.float16).max:
-        raise InvalidArgument(
-            f"weight has magnitudes up to {source.abs().max().item():.3g}, for which scales of "
-            f'float16 in type "{ttype}" do not suffice: scales of bfloat16 or float32 do'
-        )
+    codes, largest = _code_values(ttype), _ends(ttype)[1]
+    if ttype.zero in ("none", "midpoint"):
+        asked = source.abs().max().item() / codes.abs().max().item()
+    else:
+        low, high = source.min().clamp(max=0), source.max().clamp(min=0)
+        asked = (high - low).item() / (codes.max() - codes.min()).item()
+    if ttype.scale != "float16" and asked <= largest * 1.07:  # what rounding to 3 bits cuts off
+        return
+    raise InvalidArgument(
+        f"weight has magnitudes up to {source.abs().max().item():.3g}, for which scales of "
+        f'{ttype.scale} in type "{ttype}" do not suffice: {_which_do(ttype)}'
+    )
 
 
 def _check_zeros(source: Tensor, packed: Weight) -> None:
     """Raise InvalidArgument where all of a weight would be zero, because scales are too small for
-    float16 or because values of one sign do not serve it; warn where some would. Other formats of
-    scales reach as far as weights."""
-    scales, ttype, (n, k) = packed.scales, packed.type, packed.shape
-    if scales is None or scales.dtype != torch.float16:
-        return
-    if type(scales) is not Tensor or scales.is_meta or scales.all():
+    their format or because values of one sign do not serve it; warn where some would."""
+    ttype, (n, k) = packed.type, packed.shape
+    scales = _read_scales(packed.scales, ttype)
+    if scales is None or scales.all():
         return
     rows, columns = ttype.rows or n, ttype.columns or k
     gone = (scales == 0).repeat_interleave(rows, 0)[:n].repeat_interleave(columns, 1)[:, :k]
@@ -144,16 +180,14 @@ def _check_zeros(source: Tensor, packed: Weight) -> None:
     gone &= (source != 0) & (packed.dequantize() == 0)
     if not gone.any():
         return
-    most, least = source[gone].abs().max().item(), torch.finfo(torch.float16).smallest_normal
-    least *= torch.finfo(torch.float16).eps
-    values = ttype.element.values[ttype.element.values.isfinite()]
-    if ttype.zero == "midpoint":
-        values = values - 2 ** (ttype.bits - 1)
+    most, least = source[gone].abs().max().item(), _ends(ttype)[0]
+    if packed.scale2 is not None:
+        least *= packed.scale2.item()
+    values = _code_values(ttype)
     if most <= least * values.abs().max().item() or ttype.zero not in ("none", "midpoint"):
         why = (
-            f"magnitudes up to {most:.3g}, for which scales of float16 in type "
-            f'"{ttype}", {least:.3g} or more, are too large: they become zero; scales of bfloat16 '
-            "or float32 do"
+            f"magnitudes up to {most:.3g}, for which scales of {ttype.scale} in type "
+            f'"{ttype}", {least:.3g} or more, are too large: they become zero; {_which_do(ttype)}'
         )
     else:
         why = (

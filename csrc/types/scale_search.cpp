@@ -89,7 +89,10 @@ double second_scale_reach(const TType& type) {
                          : down <= 0              ? up
                                                   : std::min(up, down);
   constexpr double kMost = 0x1p15, kLargestValue = 0x1p126;
-  return covered * std::min({max_value(*type.scale), kMost, kLargestValue / std::max(up, down)});
+  const double most = std::max(std::abs(low), std::abs(high));
+  // Zero points of Zero::rescale are multiples of the scale, in its format.
+  const double top = max_value(*type.scale) / (type.zero == Zero::rescale ? most : 1);
+  return covered * std::min({top, kMost, kLargestValue / std::max(up, down)});
 }
 
 float second_scale(const TType& type, float largest) {

@@ -191,3 +191,41 @@ def test_a_float64_beyond_float32_is_named_as_it_is():
         ladder.InvalidArgument, match=r"row 1, column 5 is -1e\+300, beyond float32"
     ):
         ladder.quantize(weight, "uint4", group_size=32)
+
+
+@pytest.mark.parametrize("scale", ["float8_e4m3", "float8_e5m2"])
+def test_weights_beyond_scales_of_8_bits_are_refused_and_a_second_scale_serves_them(scale, weight):
+    """Of int4 in groups of 32: scales were cut off, or nothing was left, in silence."""
+    most = weight.abs().max()
+    for size, why in ((1e-8, "too large: they become zero"), (1e8, "do not suffice")):
+        type = f"int4,group=32,scale={scale}"
+        with pytest.raises(ladder.InvalidArgument, match=why) as no:
+            ladder.quantize(weight * (size / most), type)
+        assert f"magnitudes up to {size:.3g}, for which scales of {scale} in" in str(no.value)
+        assert str(no.value).endswith("scales of bfloat16 or float32 do, or a second scale")
+        values = ladder.quantize(weight * (size / most), type + ",scale2=float32").dequantize()
+        assert (values * (most / size) - weight).abs().max() <= most / 4
+
+
+@pytest.mark.parametrize("zero", ["none", "midpoint", "integer"])
+def test_the_largest_scale_of_8_bits_may_be_taken(zero):
+    """What e4m3 rounds to 448 is no reason to refuse: neither 440 nor 460."""
+    codes = torch.tensor([[-7.0, 7.0] * 16])
+    element = "int4" if zero == "none" else "uint4"
+    for scale in (440, 448, 460):
+        spread = 15 / 14 if zero == "integer" else 1
+        packed = ladder.quantize(
+            codes * scale * spread, f"{element},channel,scale=float8_e4m3,zero={zero}"
+        )
+        assert (packed.dequantize() / (codes * scale * spread) - 1).abs().max() < 0.1
+    with pytest.raises(ladder.InvalidArgument, match="scales of float8_e4m3 .* do not suffice"):
+        ladder.quantize(codes * 600, f"{element},channel,scale=float8_e4m3,zero={zero}")
+
+
+def test_small_blocks_under_scales_of_8_bits_become_zero_with_a_warning(weight, caplog):
+    weight = weight / weight.abs().max()
+    weight[:8] = 1e-6
+    with caplog.at_level(logging.WARNING, logger="ladder"):
+        packed = ladder.quantize(weight, "int4,channel,scale=float8_e4m3")
+    assert not packed.dequantize()[:8].any() and packed.dequantize()[8:].any()
+    assert re.search(r"768 of 2304 .* up to 1e-06, for which scales of float8_e4m3", caplog.text)
