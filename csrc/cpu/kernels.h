@@ -152,6 +152,9 @@ struct Kernels {
   /// Weights are float32 that `multiply` takes for sums: their products with an infinity would be
   /// NaN, so x is finite. It does not read the scales of `quads`.
   bool split = false;
+  /// `decode` writes 64 bytes of each of 16 rows, then the next 64 of each: rows follow each other
+  /// at that distance, groups of 16 rows as elsewhere.
+  bool by_panel = false;
   /// Where x is for tile registers, else null: up to 16 rows of bfloat16 x, `x_stride` numbers
   /// apart, to `out` [padded_k][16], zeros for other tokens. Decoded tiles have 64 rows then.
   void (*arrange_tile)(const Job& job, const void* x, std::int64_t x_stride, int rows,

@@ -101,7 +101,10 @@ void some_tokens(const Call& call, std::int64_t begin, std::int64_t end) {
       mine.read(chunk, std::min(kChunk, stop - chunk));
       for (std::int64_t row = chunk; row < std::min(chunk + kChunk, stop); row += kRows, ++quad) {
         quads[quad] = mine.rows(row);
-        call.kernels.decode(job, quads[quad], tiles.bytes() + quad * kRows * row_bytes);
+        const std::int64_t within = quad * kRows % kChunk, first_row = quad * kRows - within;
+        call.kernels.decode(job, quads[quad],
+                            tiles.bytes() + first_row * row_bytes +
+                                within * (call.kernels.by_panel ? 64 : row_bytes));
       }
     }
     if (call.panels != nullptr)

@@ -52,6 +52,13 @@ const Kernels* for_bfloat16(const Job& job, std::int64_t tokens) {
     return job.storage == Storage::codes && tokens >= kLeastSplit ? split_of(job) : nullptr;
   if (tokens < kLeastTokens) return pairs;
   static const Kernels tiles = tiles_of<amx::Pairs>(*pairs);
+  static const Kernels panels = [&] {
+    Kernels k = tiles_of<amx::Panels>(*pairs);
+    k.decode = avx512_bf16::decode_panel;
+    k.by_panel = true;
+    return k;
+  }();
+  if (job.grouping == Grouping::blocks) return &panels;
   if (job.group_columns >= kNarrow) return &tiles;
   const std::int64_t least = job.group_columns < amx::kLeastColumns ? 0
                              : job.value_bits <= 8                  ? kLeastOneTerm

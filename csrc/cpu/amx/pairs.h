@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Products of bfloat16 pairs by tile registers, for rows that are decoded to a bfloat16 a number
-// and for those whose numbers are sums of up to three. A piece of 64 rows is put into the order of
-// tiles and multiplied by all tokens, then the next piece. Sums of a group leave the tile registers
-// as float32; they are scaled and added while the products of the next group run.
+// and for those whose numbers are sums of up to three. A piece of 64 rows, in the
+// order of tiles, is multiplied by all tokens, then the next piece. Sums of a group leave the tile
+// registers as float32; they are scaled and added while the products of the next group run.
 #pragma once
 
 #include "cpu/amx/split.h"
@@ -30,11 +30,22 @@ inline void quarters(__m512i (&v)[kVectors]) {
   v[3] = _mm512_shuffle_i32x4(second, fourth, 0xdd);
 }
 
-/// Decoded rows of bfloat16 numbers, in pairs; the sums of a group are multiplied by its scale.
+/// Decoded rows of bfloat16 numbers, in pairs, as tiles have them: groups have whole blocks. The
+/// sums of a group are multiplied by its scale.
+struct Panels {
+  using Number = std::uint16_t;
+  static constexpr int kTerms = 1;
+  static constexpr bool kScaled = true;
+  static constexpr bool kInOrder = true;
+  static void order(__m512i (&)[kVectors]) {}
+};
+
+/// The same, row by row, for narrower groups.
 struct Pairs {
   using Number = std::uint16_t;
   static constexpr int kTerms = 1;
   static constexpr bool kScaled = true;
+  static constexpr bool kInOrder = false;
   /// A vector of a block has 32 neighbouring columns: groups are as narrow.
   static void order(__m512i (&block)[kVectors]) { quarters(block); }
   static void load(const Number* block, __m512i (&terms)[kTerms][kVectors]) {
@@ -49,6 +60,7 @@ struct Split {
   using Number = float;
   static constexpr int kTerms = kTheTerms;
   static constexpr bool kScaled = false;
+  static constexpr bool kInOrder = false;
   /// Columns stay where decoding leaves them: there are no groups.
   static void order(__m512i (&)[kVectors]) {}
   static void load(const Number* block, __m512i (&terms)[kTerms][kVectors]) {
@@ -211,22 +223,31 @@ void multiply(const Job& job, const Rows* quads, int count, const void* decoded,
               const void* arranged, std::int64_t tokens, float* y, std::int64_t) {
   constexpr std::int64_t kPanelBytes = kPiece<F> / kWords * kStep<F>;
   constexpr int kScales = kPiece<F> / kLeastColumns * kTall;
-  const auto* w = static_cast<const typename F::Number*>(decoded);
+  [[maybe_unused]] const auto* w = static_cast<const typename F::Number*>(decoded);
   const auto* x = static_cast<const std::uint8_t*>(arranged);
   const std::int64_t k = job.padded_k, stride = job.stride;
   const std::int64_t group_columns = F::kScaled ? job.group_columns : k;
   const std::int64_t tile_bytes = stride * kRowBytes / 2;
   const std::int64_t tiles = (tokens + kSide - 1) / kSide;
   const int rows = count * kRows, panels = (rows + kSide - 1) / kSide;
-  alignas(64) std::uint8_t weights[kPanels * kPanelBytes];
+  alignas(64) std::uint8_t weights[F::kInOrder ? 1 : kPanels * kPanelBytes];
   alignas(64) float scales[F::kScaled ? kScales : 1];
   __builtin_memset(y, 0, static_cast<std::size_t>(tiles * kSide * kTall) * sizeof *y);
   const Tiles shapes(kRowBytes);
   for (std::int64_t column = 0; column < k; column += kPiece<F>) {
     const std::int64_t end = column + kPiece<F> < k ? column + kPiece<F> : k;
-    for (int panel = 0; panel < kPanels; ++panel)
-      piece_of<F>(w + panel * kSide * stride, stride, rows - panel * kSide, column, end,
-                  weights + panel * kPanelBytes);
+    const std::uint8_t* piece;
+    std::int64_t panel_bytes;
+    if constexpr (F::kInOrder) {
+      piece = static_cast<const std::uint8_t*>(decoded) + column * kRowBytes / 2;
+      panel_bytes = tile_bytes;
+    } else {
+      piece = weights;
+      panel_bytes = kPanelBytes;
+      for (int panel = 0; panel < kPanels; ++panel)
+        piece_of<F>(w + panel * kSide * stride, stride, rows - panel * kSide, column, end,
+                    weights + panel * kPanelBytes);
+    }
     if constexpr (F::kScaled) {
       float* scale = scales;
       for (std::int64_t group = column / group_columns; group * group_columns < end; ++group)
@@ -237,8 +258,8 @@ void multiply(const Job& job, const Rows* quads, int count, const void* decoded,
       const bool two = tile + 1 < tiles;
       for (int panel = 0; panel < panels; panel += 2) {
         (two ? multiply_block<F, 2>
-             : multiply_block<F, 4>)({.weights = weights + panel * kPanelBytes,
-                                      .panel_bytes = kPanelBytes,
+             : multiply_block<F, 4>)({.weights = piece + panel * panel_bytes,
+                                      .panel_bytes = panel_bytes,
                                       .x = x + tile * tile_bytes,
                                       .tile_bytes = tile_bytes,
                                       .column = column,

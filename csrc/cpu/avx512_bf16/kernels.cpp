@@ -40,7 +40,7 @@ void dot(const Job& job, const Rows& rows, const void* arranged, int tokens, flo
 }
 
 void decode(const Job& job, const Rows& rows, void* out) {
-  loops(job).decode(job, rows, static_cast<std::uint16_t*>(out));
+  loops(job).decode(job, rows, {job.stride, avx512_bf16::kWords}, static_cast<std::uint16_t*>(out));
 }
 
 constexpr Kernels kPairs{.block = kBlock,
@@ -61,6 +61,10 @@ constexpr Kernels kPairs{.block = kBlock,
                          .for_bfloat16 = nullptr};
 
 }  // namespace
+
+void avx512_bf16::decode_panel(const Job& job, const Rows& rows, void* out) {
+  loops(job).decode(job, rows, {kWords, kHeight * kWords}, static_cast<std::uint16_t*>(out));
+}
 
 const Kernels* avx512_bf16::pairs(const Job& job) { return fits(job) ? &kPairs : nullptr; }
 

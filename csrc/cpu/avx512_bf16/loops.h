@@ -11,10 +11,15 @@
 
 namespace ladder::cpu::avx512_bf16 {
 
+/// Words from one decoded row to the next, and from one vector of a row to the next.
+struct Steps {
+  std::int64_t row, vector;
+};
+
 /// The loops for one decoder and grouping.
 struct Loops {
   void (*dot[3])(const Job&, const Rows&, const std::uint16_t* x, float* out);  ///< 1, 2, 4 tokens
-  void (*decode)(const Job&, const Rows&, std::uint16_t* out);
+  void (*decode)(const Job&, const Rows&, const Steps&, std::uint16_t* out);
 };
 
 const Loops& narrow_loops(const Job& job);  ///< 1 to 4 bits
@@ -141,7 +146,7 @@ void dot(const Job& job, const Rows& rows, const std::uint16_t* x, float* out) {
 }
 
 template <class D>
-void decode(const Job& job, const Rows& rows, std::uint16_t* out) {
+void decode(const Job& job, const Rows& rows, const Steps& steps, std::uint16_t* out) {
   const auto plain = D::table(*job.tables);
   const std::int64_t blocks = job.padded_k / kBlock, bytes = kBlock * job.bits / 8;
   const Mask full = mask_of(bytes), last = mask_of(job.row_bytes - (blocks - 1) * bytes);
@@ -157,10 +162,11 @@ void decode(const Job& job, const Rows& rows, std::uint16_t* out) {
             reinterpret_cast<const char*>(rows.codes[r] + kRows * job.row_bytes + block * bytes),
             _MM_HINT_T0);
         const auto codes = load_codes<D>(rows.codes[r] + block * bytes, mask, table);
-        std::uint16_t* to = out + r * job.stride + block * kBlock;
+        std::uint16_t* to = out + r * steps.row + block * kVectors * steps.vector;
         for_each_vector([&](auto v) {
           constexpr int kVector = decltype(v)::value;
-          _mm512_store_si512(to + kVector * kWords, D::template vector<kVector>(codes, table));
+          _mm512_store_si512(to + kVector * steps.vector,
+                             D::template vector<kVector>(codes, table));
         });
       }
     }
