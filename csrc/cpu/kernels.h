@@ -97,6 +97,11 @@ struct Rows {
   RowScales scales[kRows];
 };
 
+/// Columns [begin, end) of rows, whole blocks; decoded rows are `stride` numbers apart.
+struct Piece {
+  std::int64_t begin, end, stride;
+};
+
 /// A product of many tokens, which lie across the lanes. x is in panels of some vectors of tokens;
 /// decoded rows are as Kernels::decode leaves them, float32.
 struct Panels {
@@ -149,11 +154,11 @@ struct Kernels {
 
   /// Faster kernels for bfloat16 x, or null where these are the fastest. Null: there are none.
   const Kernels* (*for_bfloat16)(const Job& job, std::int64_t tokens);
-  /// Weights are float32 that `multiply` takes for sums: their products with an infinity would be
-  /// NaN, so x is finite. It does not read the scales of `quads`.
+  /// Weights are decoded to sums: their products with an infinity would be NaN, so x is finite.
+  /// `multiply` does not read the scales of `quads`.
   bool split = false;
-  /// `decode` writes 64 bytes of each of 16 rows, then the next 64 of each: rows follow each other
-  /// at that distance, groups of 16 rows as elsewhere.
+  /// `decode` writes 64 bytes of each of 16 rows, then the next 64 of each: rows are 64 bytes
+  /// apart, sixteens of rows as far as else.
   bool by_panel = false;
   /// Where x is for tile registers, else null: up to 16 rows of bfloat16 x, `x_stride` numbers
   /// apart, to `out` [padded_k][16], zeros for other tokens. Decoded tiles have 64 rows then.

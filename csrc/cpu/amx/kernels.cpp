@@ -11,12 +11,10 @@
 namespace ladder::cpu {
 namespace {
 
-/// Few tokens are for AVX-512: there decoding takes most of the time. Terms take more of it than
-/// the loops of float32, and less than those of pairs with many small groups.
-constexpr std::int64_t kLeastTokens = 5, kLeastSplit = 20;
-/// Groups narrower than this cost more than they save: a product has 32 columns, then its sums are
-/// scaled. Terms have no groups.
-constexpr std::int64_t kNarrow = 64, kLeastOneTerm = 32, kLeastTwoTerms = 256;
+/// Few tokens are for AVX-512: there decoding takes most of the time, and that of terms is longer.
+constexpr std::int64_t kLeastTokens = 5, kLeastSplit = 14;
+/// Sums of narrower groups take as long as the products of a second term, which has no groups.
+constexpr std::int64_t kNarrow = 64;
 
 /// Kernels::many of float32 x: processors with AMX reach it sooner than those that `avx512` was
 /// measured on.
@@ -25,8 +23,10 @@ constexpr std::int64_t kManyFloats = 176;
 template <class F>
 Kernels tiles_of(Kernels k) {
   k.column_size = 2;
-  k.decoded_size = sizeof(typename F::Number);
+  k.decoded_size = 2 * F::kTerms;
   k.arrange_tile = amx::arrange_tile<F>;
+  k.decode = F::decode;
+  k.by_panel = true;
   k.multiply = amx::multiply<F>;
   k.most_dots = [](const Job&) -> std::int64_t { return 0; };
   return k;
@@ -52,19 +52,10 @@ const Kernels* for_bfloat16(const Job& job, std::int64_t tokens) {
     return job.storage == Storage::codes && tokens >= kLeastSplit ? split_of(job) : nullptr;
   if (tokens < kLeastTokens) return pairs;
   static const Kernels tiles = tiles_of<amx::Pairs>(*pairs);
-  static const Kernels panels = [&] {
-    Kernels k = tiles_of<amx::Panels>(*pairs);
-    k.decode = avx512_bf16::decode_panel;
-    k.by_panel = true;
-    return k;
-  }();
-  if (job.grouping == Grouping::blocks) return &panels;
-  if (job.group_columns >= kNarrow) return &tiles;
-  const std::int64_t least = job.group_columns < amx::kLeastColumns ? 0
-                             : job.value_bits <= 8                  ? kLeastOneTerm
-                             : job.value_bits <= 16                 ? kLeastTwoTerms
-                                                                    : tokens + 1;
-  return tokens >= least ? split_of(job) : &tiles;
+  static const Kernels narrow = tiles_of<amx::NarrowPairs>(*pairs);
+  if (job.grouping == Grouping::blocks) return &tiles;
+  const bool two_terms = job.value_bits <= 16;
+  return job.group_columns < (two_terms ? kNarrow : amx::kLeastColumns) ? split_of(job) : &narrow;
 }
 
 }  // namespace

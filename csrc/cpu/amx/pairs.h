@@ -1,77 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Products of bfloat16 pairs by tile registers, for rows that are decoded to a bfloat16 a number
-// and for those whose numbers are sums of up to three. A piece of 64 rows, in the
-// order of tiles, is multiplied by all tokens, then the next piece. Sums of a group leave the tile
-// registers as float32; they are scaled and added while the products of the next group run.
+// Products of bfloat16 pairs by tile registers. A piece of 64 rows is multiplied by all tokens,
+// then the next piece. Sums of a group leave the tile registers as float32; they are scaled and
+// added while the products of the next group run.
 #pragma once
 
-#include "cpu/amx/split.h"
+#include "cpu/amx/rows.h"
 #include "cpu/amx/sums.h"
 #include "cpu/kernels.h"
 
 namespace ladder::cpu::amx {
 namespace {
-
-using avx512_bf16::kBlock;
-using avx512_bf16::kVectors;
-using avx512_bf16::kWords;
-
-/// Of four vectors, each with a pair of every 8 columns of a block, to 32 columns each: vector q
-/// has quarter q of all four.
-inline void quarters(__m512i (&v)[kVectors]) {
-  const __m512i first = _mm512_shuffle_i32x4(v[0], v[1], 0x88);   // quarters 0, 2
-  const __m512i second = _mm512_shuffle_i32x4(v[0], v[1], 0xdd);  // 1, 3
-  const __m512i third = _mm512_shuffle_i32x4(v[2], v[3], 0x88);
-  const __m512i fourth = _mm512_shuffle_i32x4(v[2], v[3], 0xdd);
-  v[0] = _mm512_shuffle_i32x4(first, third, 0x88);
-  v[1] = _mm512_shuffle_i32x4(second, fourth, 0x88);
-  v[2] = _mm512_shuffle_i32x4(first, third, 0xdd);
-  v[3] = _mm512_shuffle_i32x4(second, fourth, 0xdd);
-}
-
-/// Decoded rows of bfloat16 numbers, in pairs, as tiles have them: groups have whole blocks. The
-/// sums of a group are multiplied by its scale.
-struct Panels {
-  using Number = std::uint16_t;
-  static constexpr int kTerms = 1;
-  static constexpr bool kScaled = true;
-  static constexpr bool kInOrder = true;
-  static void order(__m512i (&)[kVectors]) {}
-};
-
-/// The same, row by row, for narrower groups.
-struct Pairs {
-  using Number = std::uint16_t;
-  static constexpr int kTerms = 1;
-  static constexpr bool kScaled = true;
-  static constexpr bool kInOrder = false;
-  /// A vector of a block has 32 neighbouring columns: groups are as narrow.
-  static void order(__m512i (&block)[kVectors]) { quarters(block); }
-  static void load(const Number* block, __m512i (&terms)[kTerms][kVectors]) {
-    for (int i = 0; i < kVectors; ++i) terms[0][i] = _mm512_load_si512(block + i * kWords);
-    order(terms[0]);
-  }
-};
-
-/// Decoded rows of float32, scaled, each the sum of `kTheTerms` bfloat16 numbers.
-template <int kTheTerms>
-struct Split {
-  using Number = float;
-  static constexpr int kTerms = kTheTerms;
-  static constexpr bool kScaled = false;
-  static constexpr bool kInOrder = false;
-  /// Columns stay where decoding leaves them: there are no groups.
-  static void order(__m512i (&)[kVectors]) {}
-  static void load(const Number* block, __m512i (&terms)[kTerms][kVectors]) {
-#pragma GCC unroll 4
-    for (int i = 0; i < kVectors; ++i) {
-      __m512i of[kTerms];
-      split(_mm512_load_ps(block + i * kSide), _mm512_load_ps(block + (i + kVectors) * kSide), of);
-      for (int term = 0; term < kTerms; ++term) terms[term][i] = of[term];
-    }
-  }
-};
 
 /// Kernels::arrange_tile: of each vector of a block the pairs of 16 tokens side by side.
 template <class F>
@@ -104,24 +43,6 @@ constexpr std::int64_t kLeastColumns = kWords;
 /// Bytes of 32 columns of a panel.
 template <class F>
 inline constexpr std::int64_t kStep = F::kTerms* kTileBytes;
-
-/// Columns [column, end) of 16 rows as tiles: of each vector of a block one for each term.
-template <class F>
-void piece_of(const typename F::Number* w, std::int64_t stride, int height, std::int64_t column,
-              std::int64_t end, std::uint8_t* out) {
-  for (int r = 0; r < kSide; ++r, out += kRowBytes) {
-    std::uint8_t* to = out;
-    for (std::int64_t block = column; block < end; block += kBlock) {
-      __m512i terms[F::kTerms][kVectors] = {};
-      if (r < height) F::load(w + r * stride + block, terms);
-#pragma GCC unroll 4
-      for (int i = 0; i < kVectors; ++i)
-#pragma GCC unroll 3
-        for (int term = 0; term < F::kTerms; ++term, to += kTileBytes)
-          _mm512_store_si512(to, terms[term][i]);
-    }
-  }
-}
 
 /// Four products at once, of kBlockPanels panels of rows by 4 / kBlockPanels tiles of tokens:
 /// product i is of panel i % kBlockPanels and tile i / kBlockPanels of tokens.
@@ -221,33 +142,19 @@ void multiply_block(const Block& b) {
 template <class F>
 void multiply(const Job& job, const Rows* quads, int count, const void* decoded,
               const void* arranged, std::int64_t tokens, float* y, std::int64_t) {
-  constexpr std::int64_t kPanelBytes = kPiece<F> / kWords * kStep<F>;
   constexpr int kScales = kPiece<F> / kLeastColumns * kTall;
-  [[maybe_unused]] const auto* w = static_cast<const typename F::Number*>(decoded);
   const auto* x = static_cast<const std::uint8_t*>(arranged);
   const std::int64_t k = job.padded_k, stride = job.stride;
   const std::int64_t group_columns = F::kScaled ? job.group_columns : k;
-  const std::int64_t tile_bytes = stride * kRowBytes / 2;
+  const std::int64_t tile_bytes = stride * kRowBytes / 2, panel_bytes = tile_bytes * F::kTerms;
   const std::int64_t tiles = (tokens + kSide - 1) / kSide;
   const int rows = count * kRows, panels = (rows + kSide - 1) / kSide;
-  alignas(64) std::uint8_t weights[F::kInOrder ? 1 : kPanels * kPanelBytes];
   alignas(64) float scales[F::kScaled ? kScales : 1];
   __builtin_memset(y, 0, static_cast<std::size_t>(tiles * kSide * kTall) * sizeof *y);
   const Tiles shapes(kRowBytes);
   for (std::int64_t column = 0; column < k; column += kPiece<F>) {
     const std::int64_t end = column + kPiece<F> < k ? column + kPiece<F> : k;
-    const std::uint8_t* piece;
-    std::int64_t panel_bytes;
-    if constexpr (F::kInOrder) {
-      piece = static_cast<const std::uint8_t*>(decoded) + column * kRowBytes / 2;
-      panel_bytes = tile_bytes;
-    } else {
-      piece = weights;
-      panel_bytes = kPanelBytes;
-      for (int panel = 0; panel < kPanels; ++panel)
-        piece_of<F>(w + panel * kSide * stride, stride, rows - panel * kSide, column, end,
-                    weights + panel * kPanelBytes);
-    }
+    const auto* piece = static_cast<const std::uint8_t*>(decoded) + column / kWords * kStep<F>;
     if constexpr (F::kScaled) {
       float* scale = scales;
       for (std::int64_t group = column / group_columns; group * group_columns < end; ++group)

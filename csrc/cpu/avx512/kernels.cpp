@@ -16,7 +16,7 @@ void dot(const Job& job, const Rows& rows, const void* arranged, int tokens, flo
 }
 
 void decode(const Job& job, const Rows& rows, void* out) {
-  loops(job).decode(job, rows, static_cast<float*>(out));
+  avx512::decode(job, rows, {0, job.padded_k, job.stride}, static_cast<float*>(out));
 }
 
 /// Where a shift and a look-up give a weight ready to multiply, storing it takes as long.
@@ -42,6 +42,10 @@ constexpr Kernels kKernels{.block = avx512::kBlock,
                            .for_bfloat16 = nullptr};
 
 }  // namespace
+
+void avx512::decode(const Job& job, const Rows& rows, const Piece& piece, float* out) {
+  loops(job).decode(job, rows, piece, out);
+}
 
 const Kernels& avx512_kernels() { return kKernels; }
 

@@ -13,7 +13,7 @@ namespace ladder::cpu::avx512 {
 /// The loops for one decoder and grouping.
 struct Loops {
   void (*dot[3])(const Job&, const Rows&, const float* x, float* out);  ///< 1, 2 and 4 tokens
-  void (*decode)(const Job&, const Rows&, float* out);
+  void (*decode)(const Job&, const Rows&, const Piece&, float* out);
 };
 
 /// By decoder, one file each.
@@ -87,10 +87,12 @@ inline typename D::Codes load_block(const Job& job, const std::uint8_t* row, std
   }
 }
 
-/// Calls body(r, codes, affine_of) for every block and row; affine_of(vector) is the Affine of one
-/// of the block's 8 vectors.
+/// Calls body(block, r, codes, affine_of) for every block and row of columns [begin, end);
+/// affine_of(vector) is the Affine of one of the block's 8 vectors.
 template <class D, Grouping kGrouping, class Body>
-inline void for_each_block(const Job& job, const Rows& rows, Body body) {
+inline void for_each_block(const Job& job, const Rows& rows, std::int64_t begin, std::int64_t end,
+                           Body body) {
+  if (begin >= end) return;
   const std::int64_t blocks = job.padded_k / kBlock, bytes = kBlock * job.bits / 8;
   const Mask full = mask_of(bytes), last = mask_of(job.row_bytes - (blocks - 1) * bytes);
   const std::int64_t group_blocks =
@@ -101,9 +103,12 @@ inline void for_each_block(const Job& job, const Rows& rows, Body body) {
     else
       return 0;
   }();
-  for (std::int64_t block = 0, group = 0; block < blocks; ++group) {
-    const std::int64_t end = block + group_blocks < blocks ? block + group_blocks : blocks;
-    for (; block < end; ++block) {
+  const std::int64_t last_block = end / kBlock;
+  std::int64_t block = begin / kBlock, group = block / group_blocks;
+  for (; block < last_block; ++group) {
+    const std::int64_t stop =
+        (group + 1) * group_blocks < last_block ? (group + 1) * group_blocks : last_block;
+    for (; block < stop; ++block) {
       const std::int64_t at = block * bytes;
       prefetch(job, rows, at);
       if (bytes > 64) prefetch(job, rows, at + 64);
@@ -147,7 +152,8 @@ void dot_rows(const Job& job, const Rows& rows, const float* x, float* out) {
   const auto table = table_of<D>(job);
   const std::int64_t stride = job.stride;
   for_each_block<D, kGrouping>(
-      job, rows, [&](std::int64_t block, int r, const auto& codes, auto affine_of) {
+      job, rows, 0, job.padded_k,
+      [&](std::int64_t block, int r, const auto& codes, auto affine_of) {
         const auto half = [&](int which, const __m512(&values)[kHalf]) {
 #pragma GCC unroll 4
           for (int i = 0; i < kHalf; ++i) {
@@ -220,20 +226,22 @@ void dot_folded(const Job& job, const Rows& rows, const float* x, float* out) {
 }
 
 template <class D, Grouping kGrouping>
-void decode_rows(const Job& job, const Rows& rows, float* out) {
+void decode_rows(const Job& job, const Rows& rows, const Piece& piece, float* out) {
   const auto table = table_of<D>(job);
-  for_each_block<D, kGrouping>(
-      job, rows, [&](std::int64_t block, int r, const auto& codes, auto affine_of) {
-        float* to = out + r * job.stride + block * kBlock;
-        __m512 values[kHalf];
-        D::template vectors<0>(codes, table, values);
+  for_each_block<D, kGrouping>(job, rows, piece.begin, piece.end,
+                               [&](std::int64_t block, int r, const auto& codes, auto affine_of) {
+                                 float* to = out + r * piece.stride + block * kBlock - piece.begin;
+                                 __m512 values[kHalf];
+                                 D::template vectors<0>(codes, table, values);
 #pragma GCC unroll 4
-        for (int i = 0; i < kHalf; ++i) _mm512_store_ps(to + i * kLanes, affine_of(i)(values[i]));
-        D::template vectors<1>(codes, table, values);
+                                 for (int i = 0; i < kHalf; ++i)
+                                   _mm512_store_ps(to + i * kLanes, affine_of(i)(values[i]));
+                                 D::template vectors<1>(codes, table, values);
 #pragma GCC unroll 4
-        for (int i = 0; i < kHalf; ++i)
-          _mm512_store_ps(to + (kHalf + i) * kLanes, affine_of(kHalf + i)(values[i]));
-      });
+                                 for (int i = 0; i < kHalf; ++i)
+                                   _mm512_store_ps(to + (kHalf + i) * kLanes,
+                                                   affine_of(kHalf + i)(values[i]));
+                               });
 }
 
 template <class D, Grouping kGrouping>
