@@ -42,7 +42,7 @@ constexpr std::int64_t kLeastColumns = kWords;
 
 /// Bytes of 32 columns of a panel.
 template <class F>
-inline constexpr std::int64_t kStep = kTileBytes* std::int64_t{F::kTerms};
+inline constexpr std::int64_t kStep = static_cast<std::int64_t>(F::kTerms) * kTileBytes;
 
 /// Four products at once, of kBlockPanels panels of rows by 4 / kBlockPanels tiles of tokens:
 /// product i is of panel i % kBlockPanels and tile i / kBlockPanels of tokens.
