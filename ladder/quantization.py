@@ -90,7 +90,8 @@ def quantize(
     if weight.is_cuda:
         _library.log_notices()
     qweight, scales, zeros, scale2 = parts
-    _check_range(source, scales, ttype)
+    if ttype.scale is not None:
+        _check_range(source, scales, ttype)
     packed = Weight(
         ttype,
         (n, k),
@@ -99,7 +100,10 @@ def quantize(
         zeros=None if ttype.zeros_dtype is None else zeros,
         scale2=None if ttype.scale2 is None else scale2,
     )
-    _check_zeros(source, packed)
+    if ttype.scale is None:
+        _check_unscaled(source, packed)
+    else:
+        _check_zeros(source, packed)
     return packed
 
 
@@ -200,11 +204,52 @@ def _check_zeros(source: Tensor, packed: Weight) -> None:
     _log.warning("%s%d of %d numbers of a weight [%d, %d] have %s", whose, count, n * k, n, k, why)
 
 
+def _check_unscaled(source: Tensor, packed: Weight) -> None:
+    """Raise InvalidArgument where a type without scales does not reach a weight, or leaves nothing
+    of it."""
+    if type(packed.qweight) is not Tensor or packed.qweight.is_meta or not source.numel():
+        return
+    ttype, values = packed.type, packed.dequantize()
+    # Between its ends a type is at most half of its widest gap away, whatever the zero points.
+    gap = _code_values(ttype).sort().values.diff().max().item()
+    if not bool(((source - values).abs() > gap * 0.5001).any()):
+        if values.any() or not source.any():
+            return
+        why = "are too small: all would be zero"
+    else:
+        why = "are beyond its values"
+    raise InvalidArgument(
+        f"weight has magnitudes up to {source.abs().max().item():.3g}, which in type "
+        f'"{ttype}", of no scales, {why}: name scales, as in "scale=float16"'
+    )
+
+
+def _check_cast(weight: Tensor, cast: Tensor, ttype: TType) -> None:
+    """Raise InvalidArgument for a number that is not finite, or not in the format of ``cast``, and
+    where nothing is left of all."""
+    if type(cast) is not Tensor or cast.is_meta:
+        return
+    bad = (~cast.isfinite()).nonzero()
+    if len(bad):
+        row, column = bad[0].tolist()
+        value = weight[row, column]
+        why = "not finite"
+        if value.isfinite():
+            why = f"beyond {ttype}, which ends at {torch.finfo(cast.dtype).max:.3g}"
+        raise InvalidArgument(f"weight at row {row}, column {column} is {value.item():.3g}, {why}")
+    if weight.any() and not cast.any():
+        raise InvalidArgument(
+            f"weight has magnitudes up to {weight.abs().max().item():.3g}, all of which are zero "
+            f"in {ttype}"
+        )
+
+
 def _convert(weight: Tensor, ttype: TType) -> Weight:
     """float16, bfloat16 and float32 "types": a cast, packed like any other."""
     if str(ttype) != ttype.element.name:
         raise InvalidArgument(f'type "{ttype}" has scales; weights of {ttype.bits} bits take none')
     n, k = weight.shape
     cast = weight.detach().to(FLOAT_DTYPES[ttype.element.name])
+    _check_cast(weight.detach(), cast, ttype)
     padded = torch.nn.functional.pad(cast, (0, ttype.words(k) * 32 // ttype.bits - k))
     return Weight(ttype, (n, k), padded.contiguous().view(torch.int32))

@@ -162,6 +162,8 @@ class TType:
 
     def of_single_rows(self) -> TType:
         """The same with blocks of one row: a row taken by itself has a scale of its own."""
+        if self.rows == 1:
+            return self
         columns = f"group={self.columns}" if self.columns else "channel"
         fields = [f for f in str(self).split(",") if not f.startswith(("block=", "tensor"))]
         return parse(",".join([fields[0], columns, *fields[1:]]))
@@ -375,6 +377,8 @@ def with_defaults(
     symmetric = None if symmetric is None else bool(symmetric)  # numpy's, too
     given = parse(weight_type)
     complete = isinstance(weight_type, TType) and group_size is None and symmetric is None
+    # "int4,channel" is one of int4's spellings, but its group is said.
+    complete = complete or (isinstance(weight_type, str) and "," in weight_type)
     spelled = complete or str(given) != given.element.name or given.element.bits > 8
     if spelled:
         if group_size is not None and given.group_size != group_size:

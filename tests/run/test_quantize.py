@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 import logging
+import math
 import re
 
 import pytest
@@ -71,6 +72,35 @@ def test_wide_types_are_casts(name, k):
     assert torch.equal(packed.dequantize(), values.to(getattr(torch, name)).float())
 
 
+@pytest.mark.parametrize("name", ["float16", "bfloat16", "float32"])
+@pytest.mark.parametrize("number", [math.nan, -math.inf])
+def test_wide_types_refuse_what_is_not_finite(name, number):
+    values = torch.ones(3, 8)
+    values[1, 5] = number
+    with pytest.raises(ladder.InvalidArgument, match=f"row 1, column 5 is {number}, not finite$"):
+        ladder.quantize(values, name)
+
+
+def test_wide_types_refuse_weights_beyond_them_and_those_of_which_nothing_is_left():
+    values = torch.ones(3, 8)
+    values[1, 5] = 65520  # the least number that float16 rounds to infinity
+    assert ladder.quantize(values, "bfloat16").dequantize()[1, 5] == 65536
+    with pytest.raises(ladder.InvalidArgument, match="column 5 is 6.55e.04, beyond float16, which"):
+        ladder.quantize(values, "float16")
+    with pytest.raises(ladder.InvalidArgument, match="up to 1e-08, all of which are zero in float"):
+        ladder.quantize(torch.full((3, 8), 1e-8), "float16")
+
+
+@pytest.mark.parametrize("type", ["int8,tensor", "int4,channel", "uint4,group=32,zero=integer"])
+def test_types_without_scales_round_weights_within_their_values_and_refuse_others(type):
+    """A scale was forgotten, as a rule: weights below a half were zero and large ones cut off."""
+    fits = torch.arange(64.0).view(2, 32) % 8
+    assert torch.equal(ladder.quantize(fits + 0.25, type).dequantize(), fits)
+    for weight, why in ((fits / 100, "too small: all would be zero"), (fits * 40, "beyond its")):
+        with pytest.raises(ladder.InvalidArgument, match=why + ".*name scales"):
+            ladder.quantize(weight, type)
+
+
 @pytest.mark.parametrize(
     "type",
     [
@@ -88,6 +118,14 @@ def test_slicing_a_packed_weight_slices_its_values(type):
         part.check()
     assert torch.equal(packed.narrow_columns(64, 64).dequantize(), values[:, 64:])
     assert torch.equal(packed.narrow_columns(32, 96).dequantize(), values[:, 32:])
+
+
+@pytest.mark.parametrize("type", KINDS)
+def test_a_weight_of_single_rows_has_the_same_values(type, weight):
+    packed = ladder.quantize(weight, type)
+    single = packed.of_single_rows()
+    single.check()
+    assert single.type.rows == 1 and torch.equal(single.dequantize(), packed.dequantize())
 
 
 def test_slices_that_cut_a_block_are_refused():

@@ -166,6 +166,7 @@ def test_defaults_complete_an_element_name_and_leave_a_spelling_alone():
     assert str(with_defaults("int8")) == "int8,group=128,scale=float16"
     assert str(with_defaults("int8,scale=float32")) == "int8,scale=float32"
     assert str(with_defaults("float16")) == "float16"
+    assert str(with_defaults("int8,channel")) == "int8"  # no group of 128: the block is said
     assert str(with_defaults("nf4", group_size=64, scale_dtype=torch.bfloat16)) == (
         "nf4,group=64,scale=bfloat16"
     )
