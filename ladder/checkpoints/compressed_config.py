@@ -54,6 +54,7 @@ class Scheme:
     symmetric: bool
     act_order: bool  #: groups are told by weight_g_idx
     activations: ActivationScheme | None = None
+    whole_codes: bool = False  #: of one layer: words hold whole codes, none across two words
 
     @property
     def packed(self) -> bool:

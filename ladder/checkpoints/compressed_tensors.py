@@ -20,7 +20,8 @@
 
 So integers are unsigned codes with a zero point of 2**(b-1) more, and every code stream is ladder's
 own. Streams of 3, 5, 6 and 7 bits of early versions, which put 32 // b codes in a word, are told by
-the number of words. (The two numbers are equal only below 160 columns; then the stream is dense.)
+the number of words. The two numbers may be equal below 160 columns or rows: then the other stream
+of the layer tells, codes or zero points, and where both are equal they are dense.
 
 The global scale divides. ladder multiplies by ``scale2``, its reciprocal in float32, and that after
 the code and scale: a weight differs from compressed-tensors' own in float32 by 2**-22 of itself at
@@ -33,6 +34,7 @@ Source: compressed-tensors 0.20, the compressors of each format.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -118,6 +120,12 @@ def measure(parts: Mapping[str, Stored], config: Scheme, name: str, k: int | Non
     if config.strategy == "tensor":
         spelled, rows = "tensor", 1
     _check_side(parts, config, name, n, k, rows, groups)
+    if config.packed and config.element is None:
+        widths = [(shape[1], k)]
+        if config.packs_zeros:
+            widths.append((parts["weight_zero_point"].shape[0], n))
+        whole = any(width != _widths(count, bits)[0] for width, count in widths)
+        config = replace(config, whole_codes=whole)
     static = config.activations is not None and config.activations.is_static
     expect_input_scale(parts, name, static)
     return Layer(name, n, k, bits, group, groups, spelled, config, config.element, config.scale,
@@ -181,7 +189,7 @@ def canonical(part: str, tensor: Tensor, layer: Layer) -> tuple[str, Tensor]:
         return "scales", blocks if config.scale is None else blocks.view(torch.uint8)
     if part == "weight_zero_point" and config.packs_zeros:
         stream = tensor.t().contiguous()
-        return "zeros", _fields(stream, layer.n, layer.bits).t().contiguous()
+        return "zeros", _fields(stream, layer.n, config).t().contiguous()
     if part == "weight_zero_point" and config.element is None:
         return "zeros", _unsigned(tensor.reshape(-1, layer.groups), layer)
     if part == "weight_global_scale":
@@ -202,8 +210,8 @@ def _codes(tensor: Tensor, layer: Layer) -> Tensor:
         rows = codes
     if rows.dtype != torch.int32:
         return words_of_bytes(rows)
-    if rows.shape[1] != layer.words:
-        return ops.pack(_fields(rows, layer.k, bits), bits)
+    if layer.config.whole_codes:
+        return ops.pack(_fields(rows, layer.k, layer.config), bits)
     if spare := layer.words * 32 - layer.k * bits:
         last = rows[:, -1:] & ((1 << (32 - spare)) - 1)  # bits past K are not promised to be zero
         return torch.cat((rows[:, :-1], last), dim=1)
@@ -215,9 +223,10 @@ def _unsigned(codes: Tensor, layer: Layer) -> Tensor:
     return codes.contiguous().view(torch.uint8) + layer.midpoint
 
 
-def _fields(stream: Tensor, count: int, bits: int) -> Tensor:
+def _fields(stream: Tensor, count: int, config: Scheme) -> Tensor:
     """[R, W] int32 -> the first ``count`` fields of each row, uint8 [R, count]."""
-    if stream.shape[1] == _widths(count, bits)[0]:
+    bits = config.bits
+    if not config.whole_codes or stream.shape[1] != _widths(count, bits)[1]:
         return ops.unpack(stream, count, bits)
     shifts = torch.arange(0, 32 // bits * bits, bits, dtype=torch.int32, device=stream.device)
     fields = (stream.unsqueeze(-1) >> shifts) & ((1 << bits) - 1)

@@ -33,7 +33,7 @@ KINDS = {
         for group in [16 if form.startswith("nv") else 32]
     },
 }
-#: More than 160 columns and rows, below which the words of a row do not tell how it is packed.
+#: More than 160 columns and rows, below which the words of a row may not tell how it is packed.
 N, K = 192, 224
 
 
@@ -65,6 +65,16 @@ def test_a_folder_and_its_repacked_self_mean_what_was_drawn(tmp_path, kind):
     (row,) = describe(source)["modules"]
     assert (row["n"], row["k"], row["type"]) == (N, K, str(again.type))
     assert row["act_order"] == ("g_idx" in parts) == (kind == "act_order")
+
+
+@pytest.mark.parametrize("bits", [3, 5])
+@pytest.mark.parametrize(("n", "k"), [(48, K), (N, 48)])
+def test_of_codes_and_zero_points_one_tells_how_words_of_the_other_are_filled(bits, n, k):
+    """48 of either take as many words in both ways."""
+    truth, settings = draw(f"words_{bits}", n, k)
+    scheme = Config.from_dict(settings).for_module("layer")
+    weight = unpack_layer(ct, truth.tensors, scheme, "layer")
+    assert torch.equal(weight.dequantize(), torch.from_numpy(truth.weight).float())
 
 
 @pytest.mark.parametrize("kind", KINDS)
