@@ -104,6 +104,7 @@ def quantize(
         _check_unscaled(source, packed)
     else:
         _check_zeros(source, packed)
+        _check_ends(source, packed)
     return packed
 
 
@@ -202,6 +203,27 @@ def _check_zeros(source: Tensor, packed: Weight) -> None:
         raise InvalidArgument(f"weight has {why}")
     count, whose = int(gone.sum()), "".join(f"{name}: " for name in _whose.get())
     _log.warning("%s%d of %d numbers of a weight [%d, %d] have %s", whose, count, n * k, n, k, why)
+
+
+def _check_ends(source: Tensor, packed: Weight) -> None:
+    """Raise InvalidArgument where a weight is so near an end of float32 that it is not finite with
+    any scale, or nothing of it is left."""
+    if type(source) is not Tensor or source.is_meta or not source.numel():
+        return
+    most = source.abs().max().item()
+    # Ranges of scales are wide enough in between, and products of codes.
+    if most == 0 or 2.0**-100 < most < 2.0**120:
+        return
+    # The distance of the largest from the least, of which zero points are made, overflows.
+    far = most >= 2.0**126 and packed.type.zero not in ("none", "midpoint")
+    values = packed.dequantize()
+    if not far and values.any() and values.isfinite().all():
+        return
+    what = "large" if most > 1 else "small"
+    raise InvalidArgument(
+        f'weight has magnitudes up to {most:.3g}, too {what} for type "{packed.type}": its values '
+        "are computed in float32"
+    )
 
 
 def _check_unscaled(source: Tensor, packed: Weight) -> None:

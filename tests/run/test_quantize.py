@@ -91,6 +91,27 @@ def test_wide_types_refuse_weights_beyond_them_and_those_of_which_nothing_is_lef
         ladder.quantize(torch.full((3, 8), 1e-8), "float16")
 
 
+@pytest.mark.parametrize("zero", ["none", "integer", "original", "rescale"])
+@pytest.mark.parametrize("scale", ["bfloat16", "float32", "float32,scale2=float32"])
+def test_weights_at_the_ends_of_float32_are_right_or_refused(scale, zero, weight):
+    """They were NaN, or zeros, in silence."""
+    element = "uint5" if zero == "integer" else "int5"
+    kind = f"{element},group=32,scale={scale},zero={zero}"
+
+    def error(size):
+        of_size = weight / weight.abs().max() * size
+        return (ladder.quantize(of_size, kind).dequantize() - of_size).abs().max() / size
+
+    assert error(2.0**100) < 1 / 16 and error(2.0**-90) < 1 / 16
+    with pytest.raises(ladder.InvalidArgument, match="up to 1.4e-45, too small for type"):
+        error(2.0**-149)
+    if zero == "none":
+        assert error(2.0**127) < 1 / 16
+    else:
+        with pytest.raises(ladder.InvalidArgument, match=r"up to 1.7e\+38, too large for type"):
+            error(2.0**127)
+
+
 @pytest.mark.parametrize("type", ["int8,tensor", "int4,channel", "uint4,group=32,zero=integer"])
 def test_types_without_scales_round_weights_within_their_values_and_refuse_others(type):
     """A scale was forgotten, as a rule: weights below a half were zero and large ones cut off."""
