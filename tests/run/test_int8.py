@@ -167,7 +167,8 @@ def limit(weight: Weight, x: Tensor, dtype: torch.dtype) -> Tensor:
 @pytest.mark.parametrize("type", TYPES)
 def test_real_numbers_stay_within_the_bound(isa, type):
     rng = generator(5)
-    weight = ladder.quantize(torch.randn(24, K, generator=rng) * 0.05, type, method="nearest")
+    size = 2 if type == "uint4,zero=integer" else 0.05  # without scales small weights are zero
+    weight = ladder.quantize(torch.randn(24, K, generator=rng) * size, type, method="nearest")
     for m, dtype in ((1, torch.float32), (1, torch.bfloat16), (9, torch.float16)):
         x = (torch.randn(m, K, generator=rng) * 3).to(dtype)
         y64 = x.double() @ weight.dequantize(torch.float64).T
@@ -183,3 +184,23 @@ def test_x_is_rounded_to_the_same_bits_everywhere(isa):
         w = weight.dequantize(torch.float64)
         error = (int8(weight, x).double() - x8.double() @ w.T).abs()
         assert (error <= bound(x8, w, x.dtype)).all()
+
+
+@pytest.mark.parametrize("zero", ["original", "rescale"])
+@pytest.mark.parametrize(("group", "k"), [(48, 128), (80, 288), (96, 160), (48, 2048)])
+def test_float_zeros_of_groups_that_divide_no_block_stay_with_their_rows(zero, group, k):
+    """Scales are spread over steps of columns, whose number is no multiple of a vector's lanes."""
+    groups = -(-k // group)
+    torch.manual_seed(0)
+    weight = ladder.Weight.from_codes(
+        torch.randint(0, 32, (33, k), dtype=torch.uint8),
+        f"int5,group={group},scale=float32,zero={zero}",
+        scales=2.0 ** torch.randint(-2, 2, (33, groups)),
+        zeros=torch.randint(-8, 8, (33, groups)).float(),
+    )
+    layer = ladder.Linear.from_weight(weight, activation_type="int8")
+    for m in (1, 7, 33):
+        x = torch.randint(-127, 128, (m, k)).float()
+        x[:, ::32] = 127
+        wanted = x.double() @ weight.dequantize().double().T
+        assert torch.equal(layer(x).double(), wanted)

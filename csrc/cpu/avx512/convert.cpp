@@ -76,12 +76,19 @@ void gather(const float* values, std::int64_t size, const std::int32_t* index, s
     const __m512 low = _mm512_maskz_loadu_ps(first(size), values);
     const __m512 high =
         size > kLanes ? _mm512_maskz_loadu_ps(first(size - kLanes), values + kLanes) : low;
-    for (std::int64_t i = 0; i < count; i += kLanes)
-      _mm512_storeu_ps(to + i, _mm512_permutex2var_ps(low, _mm512_loadu_si512(index + i), high));
+    for (std::int64_t i = 0; i < count; i += kLanes) {
+      const __mmask16 mask = first(count - i);
+      const __m512i at = _mm512_maskz_loadu_epi32(mask, index + i);
+      _mm512_mask_storeu_ps(to + i, mask, _mm512_permutex2var_ps(low, at, high));
+    }
     return;
   }
-  for (std::int64_t i = 0; i < count; i += kLanes)
-    _mm512_storeu_ps(to + i, _mm512_i32gather_ps(_mm512_loadu_si512(index + i), values, 4));
+  for (std::int64_t i = 0; i < count; i += kLanes) {
+    const __mmask16 mask = first(count - i);
+    const __m512i at = _mm512_maskz_loadu_epi32(mask, index + i);
+    _mm512_mask_storeu_ps(to + i, mask,
+                          _mm512_mask_i32gather_ps(_mm512_setzero_ps(), mask, at, values, 4));
+  }
 }
 
 std::int64_t position(const Job& job, std::int64_t column) {

@@ -270,6 +270,24 @@ TEST_P(EveryIsa, splits_rows_over_threads_without_changing_a_bit) {
   }
 }
 
+TEST_P(EveryIsa, gathers_what_it_is_asked_for_and_no_more) {
+  for (const std::int64_t size : {3, 20, 40})
+    for (const std::int64_t count : {1, 7, 15, 16, 17, 33}) {
+      std::vector<float> values(static_cast<std::size_t>(size));
+      for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i) + 0.5f;
+      std::vector<std::int32_t> index(static_cast<std::size_t>(count) + 16, 1 << 30);
+      for (std::int64_t i = 0; i < count; ++i)
+        index[static_cast<std::size_t>(i)] = static_cast<std::int32_t>(7 * i % size);
+      std::vector<float> to(index.size(), -1.0f);
+      kernels_of(GetParam()).gather(values.data(), size, index.data(), count, to.data());
+      for (std::size_t i = 0; i < to.size(); ++i)
+        ASSERT_EQ(to[i], i < static_cast<std::size_t>(count)
+                             ? values[static_cast<std::size_t>(index[i])]
+                             : -1.0f)
+            << size << " values, " << count << " asked for, at " << i;
+    }
+}
+
 TEST_P(EveryIsa, accepts_no_tokens_and_no_columns) {
   const RandomWeight w(ttype("uint4,scale=float16"), 3, 20, Draw::exact, false, 1);
   Numbers x(0, 20, Scalar::f32), y(0, 3, Scalar::f32);
