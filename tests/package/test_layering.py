@@ -10,7 +10,18 @@ CORE = (
     *("pipelines", "codegen", "compile", "cpu", "runtime", "binding"),
 )
 PYTHON = (
-    *("errors", "types", "ops", "weight", "quantization", "cuda", "program", "nn", "evaluate"),
+    *(
+        "errors",
+        "types",
+        "ops",
+        "weight",
+        "quantization_range",
+        "quantization",
+        "cuda",
+        "program",
+        "nn",
+        "evaluate",
+    ),
     *("checkpoints", "integrations", "cli"),
 )
 INCLUDE = re.compile(r'^\s*#\s*include\s*(["<])([^">]+)[">]')

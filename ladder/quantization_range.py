@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether a type holds the weights that were quantised to it: what it cuts off, or what becomes
+zero, is refused or told by name."""
+
+from __future__ import annotations
+
+import logging
+
+import torch
+from torch import Tensor
+
+from ladder.errors import InvalidArgument
+from ladder.types import TType, element
+from ladder.weight import Weight
+
+_log = logging.getLogger("ladder")
+
+
+def check_float32(weight: Tensor, source: Tensor) -> None:
+    """Raise InvalidArgument where a float64 is finite and its float32 is not."""
+    if type(source) is not Tensor or source.is_meta:
+        return
+    beyond = (weight.isfinite() & source.isinf()).nonzero()
+    if len(beyond):
+        row, column = beyond[0].tolist()
+        raise InvalidArgument(
+            f"weight at row {row}, column {column} is {weight[row, column].item():.3g}, beyond "
+            f"float32, which ends at {torch.finfo(torch.float32).max:.3g}"
+        )
+
+
+def _read_scales(scales: Tensor | None, ttype: TType) -> Tensor | None:
+    """Values of scales whose format ends before weights do: float16, and floats of 8 bits. None for
+    those that reach as far as weights (bfloat16, float32, e8m0) and for tensors of tracing, which
+    have no numbers."""
+    if scales is None or type(scales) is not Tensor or scales.is_meta:
+        return None
+    if scales.dtype == torch.float16:
+        return scales.to(torch.float64)
+    if scales.dtype != torch.uint8 or element(str(ttype.scale)).encoding == "exponent":
+        return None
+    return element(str(ttype.scale)).values.to(scales.device)[scales.long()]
+
+
+def _ends(ttype: TType) -> tuple[float, float]:
+    """The least scale above zero and the largest one that the format of scales has."""
+    values = element(str(ttype.scale)).values
+    values = values[values.isfinite() & (values > 0)]
+    return values.min().item(), values.max().item()
+
+
+def _code_values(ttype: TType) -> Tensor:
+    values = ttype.element.values[ttype.element.values.isfinite()]
+    return values - 2 ** (ttype.bits - 1) if ttype.zero == "midpoint" else values
+
+
+def _which_do(ttype: TType) -> str:
+    second = "" if ttype.scale2 or ttype.scale == "float16" else ", or a second scale"
+    return f"scales of bfloat16 or float32 do{second}"
+
+
+def check_range(source: Tensor, scales: Tensor | None, ttype: TType) -> None:
+    """Raise InvalidArgument where a scale was cut off at the largest number of its format, so that
+    the weights of its block would come back far too small."""
+    values = _read_scales(scales, ttype)
+    # With a second scale the largest scale is the largest number.
+    if values is None or ttype.scale2 or values.max().item() < _ends(ttype)[1]:
+        return
+    codes, largest = _code_values(ttype), _ends(ttype)[1]
+    if ttype.zero in ("none", "midpoint"):
+        asked = source.abs().max().item() / codes.abs().max().item()
+    else:
+        low, high = source.min().clamp(max=0), source.max().clamp(min=0)
+        asked = (high - low).item() / (codes.max() - codes.min()).item()
+    if ttype.scale != "float16" and asked <= largest * 1.07:  # what rounding to 3 bits cuts off
+        return
+    raise InvalidArgument(
+        f"weight has magnitudes up to {source.abs().max().item():.3g}, for which scales of "
+        f'{ttype.scale} in type "{ttype}" do not suffice: {_which_do(ttype)}'
+    )
+
+
+def check_zeros(source: Tensor, packed: Weight, whose: str) -> None:
+    """Raise InvalidArgument where all of a weight would be zero, because scales are too small for
+    their format or because values of one sign do not serve it; warn where some would."""
+    ttype, (n, k) = packed.type, packed.shape
+    scales = _read_scales(packed.scales, ttype)
+    if scales is None or scales.all():
+        return
+    rows, columns = ttype.rows or n, ttype.columns or k
+    gone = (scales == 0).repeat_interleave(rows, 0)[:n].repeat_interleave(columns, 1)[:, :k]
+    # Zeros of a block may make up for its scale.
+    gone &= (source != 0) & (packed.dequantize() == 0)
+    if not gone.any():
+        return
+    most, least = source[gone].abs().max().item(), _ends(ttype)[0]
+    if packed.scale2 is not None:
+        least *= packed.scale2.item()
+    values = _code_values(ttype)
+    if most <= least * values.abs().max().item() or ttype.zero not in ("none", "midpoint"):
+        why = (
+            f"magnitudes up to {most:.3g}, for which scales of {ttype.scale} in type "
+            f'"{ttype}", {least:.3g} or more, are too large: they become zero; {_which_do(ttype)}'
+        )
+    else:
+        why = (
+            f'magnitudes up to {most:.3g}, for which no scale of type "{ttype}" is better than '
+            f"zero: its values go from {values.min().item():g} to {values.max().item():g}"
+        )
+    if gone.sum() == (source != 0).sum():
+        raise InvalidArgument(f"weight has {why}")
+    count = int(gone.sum())
+    _log.warning("%s%d of %d numbers of a weight [%d, %d] have %s", whose, count, n * k, n, k, why)
+
+
+def check_ends(source: Tensor, packed: Weight) -> None:
+    """Raise InvalidArgument where a weight is so near an end of float32 that it is not finite with
+    any scale, or nothing of it is left."""
+    if type(source) is not Tensor or source.is_meta or not source.numel():
+        return
+    most = source.abs().max().item()
+    # Ranges of scales are wide enough in between, and products of codes.
+    if most == 0 or 2.0**-100 < most < 2.0**120:
+        return
+    # The distance of the largest from the least, of which zero points are made, overflows.
+    far = most >= 2.0**126 and packed.type.zero not in ("none", "midpoint")
+    values = packed.dequantize()
+    if not far and values.any() and values.isfinite().all():
+        return
+    what = "large" if most > 1 else "small"
+    raise InvalidArgument(
+        f'weight has magnitudes up to {most:.3g}, too {what} for type "{packed.type}": its values '
+        "are computed in float32"
+    )
+
+
+def check_unscaled(source: Tensor, packed: Weight) -> None:
+    """Raise InvalidArgument where a type without scales does not reach a weight, or leaves nothing
+    of it."""
+    if type(packed.qweight) is not Tensor or packed.qweight.is_meta or not source.numel():
+        return
+    ttype, values = packed.type, packed.dequantize()
+    # Between its ends a type is at most half of its widest gap away, whatever the zero points.
+    gap = _code_values(ttype).sort().values.diff().max().item()
+    if not bool(((source - values).abs() > gap * 0.5001).any()):
+        if values.any() or not source.any():
+            return
+        why = "are too small: all would be zero"
+    else:
+        why = "are beyond its values"
+    raise InvalidArgument(
+        f"weight has magnitudes up to {source.abs().max().item():.3g}, which in type "
+        f'"{ttype}", of no scales, {why}: name scales, as in "scale=float16"'
+    )
+
+
+def check_cast(weight: Tensor, cast: Tensor, ttype: TType) -> None:
+    """Raise InvalidArgument for a number that is not finite, or not in the format of ``cast``, and
+    where nothing is left of all."""
+    if type(cast) is not Tensor or cast.is_meta:
+        return
+    bad = (~cast.isfinite()).nonzero()
+    if len(bad):
+        row, column = bad[0].tolist()
+        value = weight[row, column]
+        why = "not finite"
+        if value.isfinite():
+            why = f"beyond {ttype}, which ends at {torch.finfo(cast.dtype).max:.3g}"
+        raise InvalidArgument(f"weight at row {row}, column {column} is {value.item():.3g}, {why}")
+    if weight.any() and not cast.any():
+        raise InvalidArgument(
+            f"weight has magnitudes up to {weight.abs().max().item():.3g}, all of which are zero "
+            f"in {ttype}"
+        )
