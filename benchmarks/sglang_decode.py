@@ -22,7 +22,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from vllm_decode import SHAPES, table, write_model
+from vllm_decode import SHAPES, run_child, table, write_model
 
 #: What the log of an engine must have: without it another kernel ran.
 EXPECTED = {"gptq_marlin": "Using gptq_marlin kernel", "ladder": "quant=ladder"}
@@ -68,23 +68,11 @@ def measure(options: argparse.Namespace, engine: str) -> dict[str, Any]:
     for name in ("shape", "dtype", "layers", "batches", "sglang"):
         arguments += [f"--{name}", getattr(options, name)]
     log = Path(options.out) / f"sglang_{options.shape}_{engine.replace(':', '_')}.log"
-    with log.open("w") as file:
-        process = subprocess.Popen(arguments, stdout=file, stderr=subprocess.STDOUT)
-        try:
-            process.wait(options.limit)
-        except subprocess.TimeoutExpired:
-            process.terminate()
-            process.wait()
-    lines = log.read_text().splitlines()
-    found = [line[7:] for line in lines if line.startswith("RESULT ")]
-    result = json.loads(found[-1]) if found else {"engine": engine, "layers": options.layers or 0}
-    if process.returncode:
-        errors = [line for line in lines if "Error" in line]
-        result["error"] = f"ended with {process.returncode}: {(errors or lines or [''])[-1][-200:]}"
     expected = EXPECTED.get(engine.partition(":")[0], "")
-    if "error" not in result and not any(expected in line for line in lines):
-        result["error"] = f'its log has no "{expected}"'
-    return result
+    # A killed engine would leave its scheduler behind.
+    stop = subprocess.Popen.terminate
+    result = {"engine": engine, "layers": options.layers or 0}
+    return result | run_child(arguments, log, options.limit, [expected], stop=stop)
 
 
 def main() -> None:

@@ -37,6 +37,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -292,21 +293,38 @@ def measure(options: argparse.Namespace, engine: str, layers: int, deadline: flo
         arguments += [f"--{name.replace('_', '-')}", str(getattr(options, name))]
     name = re.sub(r"\W", "_", engine)
     log = Path(options.out) / f"{options.shape}_{name}_{layers}.log"
+    result = {"engine": engine, "layers": layers}
+    return result | run_child(
+        arguments, log, max(1.0, min(options.limit, deadline - time.time())),
+        expected(engine, options.shape, json.loads(options.ladder)), environment(engine),
+    )  # fmt: skip
+
+
+def run_child(
+    arguments: list[str],
+    log: Path,
+    seconds: float,
+    lines: Iterable[str],
+    environment: dict[str, str] | None = None,
+    stop: Callable[[subprocess.Popen[bytes]], None] = subprocess.Popen.kill,
+) -> dict[str, Any]:
+    """What a child's last line of RESULT says, and as "error" why it is no result: it ended so, or
+    its log lacks one of ``lines``, regular expressions. ``stop`` ends it when its time is over."""
     with log.open("w") as file:
         process = subprocess.Popen(
-            arguments, stdout=file, stderr=subprocess.STDOUT, env=environment(engine)
+            arguments, stdout=file, stderr=subprocess.STDOUT, env=environment
         )
         try:
-            process.wait(max(1.0, min(options.limit, deadline - time.time())))
+            process.wait(seconds)
         except subprocess.TimeoutExpired:
-            process.kill()
+            stop(process)
             process.wait()
     text = log.read_text()
     found = re.findall(r"^RESULT (.*)$", text, re.MULTILINE)
-    result = json.loads(found[-1]) if found else {"engine": engine, "layers": layers}
+    result = json.loads(found[-1]) if found else {}
     if process.returncode:
         result["error"] = f"ended with {process.returncode}: {_last_error(text)}"
-    for line in expected(engine, options.shape, json.loads(options.ladder)):
+    for line in lines:
         if "error" not in result and not re.search(line, text):
             result["error"] = f'its log has no "{line}"'
     return result

@@ -4,6 +4,7 @@ zero, is refused or told by name."""
 
 from __future__ import annotations
 
+import functools
 import logging
 
 import torch
@@ -42,11 +43,18 @@ def _read_scales(scales: Tensor | None, ttype: TType) -> Tensor | None:
     return element(str(ttype.scale)).values.to(scales.device)[scales.long()]
 
 
-def _ends(ttype: TType) -> tuple[float, float]:
-    """The least scale above zero and the largest one that the format of scales has."""
-    values = element(str(ttype.scale)).values
-    values = values[values.isfinite() & (values > 0)]
-    return values.min().item(), values.max().item()
+@functools.cache
+def _ends(scale: str) -> tuple[float, float, float]:
+    """Of a format of scales the least number above zero, the second largest and the largest."""
+    values = element(scale).values
+    numbers = values[values.isfinite() & (values > 0)].sort().values
+    return numbers[0].item(), numbers[-2].item(), numbers[-1].item()
+
+
+def _most(source: Tensor) -> float:
+    """The largest magnitude, without a copy of all."""
+    low, high = (end.item() for end in source.aminmax())
+    return max(-low, high)
 
 
 def _code_values(ttype: TType) -> Tensor:
@@ -64,18 +72,21 @@ def check_range(source: Tensor, scales: Tensor | None, ttype: TType) -> None:
     the weights of its block would come back far too small."""
     values = _read_scales(scales, ttype)
     # With a second scale the largest scale is the largest number.
-    if values is None or ttype.scale2 or values.max().item() < _ends(ttype)[1]:
+    if values is None or ttype.scale2:
         return
-    codes, largest = _code_values(ttype), _ends(ttype)[1]
+    _, second, largest = _ends(str(ttype.scale))
+    if values.max().item() < largest:
+        return
+    codes = _code_values(ttype)
     if ttype.zero in ("none", "midpoint"):
-        asked = source.abs().max().item() / codes.abs().max().item()
+        asked = _most(source) / codes.abs().max().item()
     else:
-        low, high = source.min().clamp(max=0), source.max().clamp(min=0)
-        asked = (high - low).item() / (codes.max() - codes.min()).item()
-    if ttype.scale != "float16" and asked <= largest * 1.07:  # what rounding to 3 bits cuts off
+        low, high = (end.item() for end in source.aminmax())
+        asked = (max(high, 0) - min(low, 0)) / (codes.max() - codes.min()).item()
+    if asked <= largest + (largest - second) / 2:  # it is the nearest
         return
     raise InvalidArgument(
-        f"weight has magnitudes up to {source.abs().max().item():.3g}, for which scales of "
+        f"weight has magnitudes up to {_most(source):.3g}, for which scales of "
         f'{ttype.scale} in type "{ttype}" do not suffice: {_which_do(ttype)}'
     )
 
@@ -93,7 +104,7 @@ def check_zeros(source: Tensor, packed: Weight, whose: str) -> None:
     gone &= (source != 0) & (packed.dequantize() == 0)
     if not gone.any():
         return
-    most, least = source[gone].abs().max().item(), _ends(ttype)[0]
+    most, least = _most(source[gone]), _ends(str(ttype.scale))[0]
     if packed.scale2 is not None:
         least *= packed.scale2.item()
     values = _code_values(ttype)
@@ -118,7 +129,7 @@ def check_ends(source: Tensor, packed: Weight) -> None:
     any scale, or nothing of it is left."""
     if type(source) is not Tensor or source.is_meta or not source.numel():
         return
-    most = source.abs().max().item()
+    most = _most(source)
     # Ranges of scales are wide enough in between, and products of codes.
     if most == 0 or 2.0**-100 < most < 2.0**120:
         return
@@ -149,7 +160,7 @@ def check_unscaled(source: Tensor, packed: Weight) -> None:
     else:
         why = "are beyond its values"
     raise InvalidArgument(
-        f"weight has magnitudes up to {source.abs().max().item():.3g}, which in type "
+        f"weight has magnitudes up to {_most(source):.3g}, which in type "
         f'"{ttype}", of no scales, {why}: name scales, as in "scale=float16"'
     )
 
@@ -169,6 +180,5 @@ def check_cast(weight: Tensor, cast: Tensor, ttype: TType) -> None:
         raise InvalidArgument(f"weight at row {row}, column {column} is {value.item():.3g}, {why}")
     if weight.any() and not cast.any():
         raise InvalidArgument(
-            f"weight has magnitudes up to {weight.abs().max().item():.3g}, all of which are zero "
-            f"in {ttype}"
+            f"weight has magnitudes up to {_most(weight):.3g}, all of which are zero in {ttype}"
         )

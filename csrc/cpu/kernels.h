@@ -136,8 +136,8 @@ struct Kernels {
   void (*arrange)(const Job& job, const void* x, Scalar dtype, void* out);
   /// out[t * kRows + r] = sum over the padded row of x[t] * value(row r); t below `tokens`.
   void (*dot)(const Job& job, const Rows& rows, const void* x, int tokens, float* out);
-  /// kRows rows in the kernel's order, `out` [kRows][stride], finite in the padding. When
-  /// decoded_size is 4 these are the float32 values.
+  /// kRows rows in the kernel's order, `out` [kRows][stride], finite in the padding: where
+  /// column_size is 4 the float32 values.
   void (*decode)(const Job& job, const Rows& rows, void* out);
   /// y[t * y_stride + r] = sum_k x[t, k] * value(row r) from `tiles`, what `decode` made of
   /// `quads` [count]; r below count * kRows. x and y have room for `tokens` rounded up to 16.
@@ -157,11 +157,9 @@ struct Kernels {
   /// Weights are decoded to sums: their products with an infinity would be NaN, so x is finite.
   /// `multiply` does not read the scales of `quads`.
   bool split = false;
-  /// `decode` writes 64 bytes of each of 16 rows, then the next 64 of each: rows are 64 bytes
-  /// apart, sixteens of rows as far as else.
-  bool by_panel = false;
   /// Where x is for tile registers, else null: up to 16 rows of bfloat16 x, `x_stride` numbers
-  /// apart, to `out` [padded_k][16], zeros for other tokens. Decoded tiles have 64 rows then.
+  /// apart, to `out` [padded_k][16], zeros for other tokens. Decoded tiles have 64 rows then, and
+  /// `decode` writes rows as 64 bytes of each of 16 rows, then the next 64 of each.
   void (*arrange_tile)(const Job& job, const void* x, std::int64_t x_stride, int rows,
                        void* out) = nullptr;
   const Panels* panels = nullptr;  ///< or null; column_size is 4 where there are some

@@ -11,6 +11,7 @@
 #include "cpu/linear.h"
 
 #include <algorithm>
+#include <atomic>
 
 #include "base/error.h"
 #include "base/integers.h"
@@ -101,10 +102,10 @@ void some_tokens(const Call& call, std::int64_t begin, std::int64_t end) {
       mine.read(chunk, std::min(kChunk, stop - chunk));
       for (std::int64_t row = chunk; row < std::min(chunk + kChunk, stop); row += kRows, ++quad) {
         quads[quad] = mine.rows(row);
-        const std::int64_t within = quad * kRows % kChunk, first_row = quad * kRows - within;
+        const std::int64_t within = quad * kRows % kChunk, sixteen = quad * kRows - within;
         call.kernels.decode(job, quads[quad],
-                            tiles.bytes() + first_row * row_bytes +
-                                within * (call.kernels.by_panel ? 64 : row_bytes));
+                            tiles.bytes() + sixteen * row_bytes +
+                                within * (is_tiled(call.kernels) ? 64 : row_bytes));
       }
     }
     if (call.panels != nullptr)
@@ -164,16 +165,21 @@ std::int64_t tokens_of_pass(const Kernels& kernels, const Panels* panels, std::i
 }
 
 /// Whether x of bfloat16 has neither infinities nor NaN.
-bool is_finite(const Matrix& x) {
+bool is_finite(const Matrix& x, const Parallel& parallel) {
   constexpr std::uint16_t kExponent = 0x7f80;
-  for (std::int64_t row = 0; row < x.rows; ++row) {
-    const auto* numbers = static_cast<const std::uint16_t*>(x.data) + row * x.stride;
-    std::uint16_t any = 0;
-    for (std::int64_t i = 0; i < x.columns; ++i)
-      any |= static_cast<std::uint16_t>((numbers[i] & kExponent) == kExponent);
-    if (any != 0) return false;
-  }
-  return true;
+  constexpr std::int64_t kGrain = 1 << 17;  // numbers
+  std::atomic<bool> finite = true;
+  parallel(x.rows, ceil_div(kGrain, std::max<std::int64_t>(x.columns, 1)),
+           [&](std::int64_t begin, std::int64_t end) {
+             for (std::int64_t row = begin; row < end && finite; ++row) {
+               const auto* numbers = static_cast<const std::uint16_t*>(x.data) + row * x.stride;
+               std::uint16_t most = 0;
+               for (std::int64_t i = 0; i < x.columns; ++i)
+                 most = std::max(most, static_cast<std::uint16_t>(numbers[i] & kExponent));
+               if (most == kExponent) finite = false;
+             }
+           });
+  return finite;
 }
 
 }  // namespace
@@ -191,7 +197,7 @@ void linear(const WeightView& view, const Matrix& x, const Addends& addends, con
   Weight weight = read_weight(view, widest);
   if (x.dtype == Scalar::bf16 && widest.for_bfloat16 != nullptr)
     if (const Kernels* const faster = widest.for_bfloat16(weight.job, x.rows))
-      if (!faster->split || is_finite(x)) weight.kernels = faster;
+      if (!faster->split || is_finite(x, parallel)) weight.kernels = faster;
   const Kernels& kernels = *weight.kernels;
   const std::int64_t k = weight.job.padded_k;
   const bool library = gemm && x.rows >= kernels.many && k > 0 && kernels.column_size == 4;

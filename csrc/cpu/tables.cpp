@@ -94,6 +94,7 @@ std::unique_ptr<Tables> build(const Element& element, int zero) {
   const std::vector<float> values = decode_table(element);
   auto tables = std::make_unique<Tables>();
   tables->bfloat16_exact = true;
+  tables->significant = 1;
   for (int code = 0; code < 256; ++code) {
     const float value =
         values[static_cast<std::size_t>(code) % values.size()] - static_cast<float>(zero);
@@ -104,15 +105,10 @@ std::unique_ptr<Tables> build(const Element& element, int zero) {
     for (int plane = 0; plane < 4; ++plane)
       tables->planes[plane][code] = static_cast<std::uint8_t>(bits >> (8 * plane));
     tables->bfloat16_exact = tables->bfloat16_exact && tables->low[code] == 0;
-  }
-  tables->significant = 1;
-  for (const float value : tables->values) {
-    int exponent;
-    const float mantissa = std::frexp(value, &exponent);
-    if (!std::isfinite(value) || value == 0) continue;
-    int bits = 1;
-    while (std::ldexp(mantissa, bits) != std::trunc(std::ldexp(mantissa, bits))) ++bits;
-    tables->significant = std::max(tables->significant, bits);
+    // Below the normal numbers these are more than there are.
+    const int significant = 24 - std::countr_zero((bits & 0x7fffff) | 0x800000);
+    if (std::isfinite(value) && value != 0)
+      tables->significant = std::max(tables->significant, significant);
   }
   tables->mirrored = true;
   for (int code = 0; code < 128; ++code)

@@ -7,15 +7,13 @@ tokens of each prompt, greedy, and what ladder's ops were called for.
 
 from __future__ import annotations
 
-import gc
-import json
 import os
 import re
-import sys
 import time
-import traceback
 from collections.abc import Callable
 from typing import Any
+
+from engine_jobs import run_all
 
 os.environ |= {
     "VLLM_NO_USAGE_STATS": "1",
@@ -129,16 +127,5 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def main() -> None:
-    for job in json.load(sys.stdin):
-        try:
-            done = run(job)
-        except Exception as error:
-            traceback.print_exc()
-            done = {"error": f"{type(error).__name__}: {error}"}
-        print("DONE " + json.dumps({"name": job["name"]} | done), flush=True)
-        gc.collect()
-
-
 if __name__ == "__main__":
-    main()
+    run_all(run)

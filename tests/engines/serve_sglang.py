@@ -8,14 +8,14 @@ import gzip
 import json
 import os
 import re
-import sys
 import tempfile
 import time
-import traceback
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from engine_jobs import run_all
 
 os.environ |= {"HF_HUB_OFFLINE": "1"}
 
@@ -86,15 +86,5 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def main() -> None:
-    for job in json.load(sys.stdin):
-        try:
-            done = run(job)
-        except Exception as error:
-            traceback.print_exc()
-            done = {"error": f"{type(error).__name__}: {error}"}
-        print("DONE " + json.dumps({"name": job["name"]} | done), flush=True)
-
-
 if __name__ == "__main__":  # each process of an engine imports this file
-    main()
+    run_all(run)

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // bfloat16 x by AMX: 16 tokens by 16 rows by 32 columns in 16 cycles. Rows whose values are
-// bfloat16 numbers are decoded as for avx512_bf16, all others to float32, which are sums of up to
-// three bfloat16 numbers.
+// bfloat16 numbers are decoded as for avx512_bf16, all others and those of narrow groups to
+// float32, which are sums of up to three bfloat16 numbers.
 #include "cpu/kernels.h"
 
 #include "cpu/amx/pairs.h"
@@ -26,7 +26,6 @@ Kernels tiles_of(Kernels k) {
   k.decoded_size = 2 * F::kTerms;
   k.arrange_tile = amx::arrange_tile<F>;
   k.decode = F::decode;
-  k.by_panel = true;
   k.multiply = amx::multiply<F>;
   k.most_dots = [](const Job&) -> std::int64_t { return 0; };
   return k;
