@@ -41,9 +41,10 @@ class BlockQuantizer {
 
   /// The scale and zero point of a block. Throws nothing; `weights` are finite.
   Choice choose(const float* weights, std::int64_t count) const {
-    if (type_.scale == nullptr) return {.scale = 1, .zero = zero_};
+    if (type_.scale == nullptr && !is_asymmetric(type_.zero)) return {.scale = 1, .zero = zero_};
     float least, greatest;
     kernels_.range(weights, count, &least, &greatest);
+    if (type_.scale == nullptr) return {.scale = 1, .zero = zero_of(std::min(least, 0.0f))};
     Search search{.best = candidate(least, greatest, 1.0f)};
     if (rounding_ == Rounding::nearest && smallest_ == 0) return search.best;
     const auto attempt = [&](const Choice& choice) {
@@ -107,8 +108,7 @@ class BlockQuantizer {
       const float high = std::max(greatest, 0.0f) * fraction;
       choice.scale = stored((high - low) / (values_.high - values_.low));
       const float step = choice.scale * unit_;
-      const float zero = step == 0 ? 0 : values_.low - low / step;
-      choice.zero = std::clamp(std::nearbyint(zero), values_.low, values_.high);
+      choice.zero = step == 0 ? zero_of(values_.low) : zero_of(low / step);
     } else {
       // The largest multiple of the scale on each side; one-sided formats cover what they can.
       const float up = values_.high - zero_, down = zero_ - values_.low;
@@ -118,6 +118,11 @@ class BlockQuantizer {
       choice.scale = stored(scale * fraction);
     }
     return choice;
+  }
+
+  /// The zero point that has the least weight, in steps, at the least value.
+  float zero_of(float low) const {
+    return std::clamp(std::nearbyint(values_.low - low), values_.low, values_.high);
   }
 
   float stored(float scale) const { return scales_(unit_ == 0 ? 0 : scale / unit_); }

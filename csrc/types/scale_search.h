@@ -9,6 +9,9 @@
 //   code(w)  = the code nearest to w / (s * u) + z; to z where s * u is 0
 //   value(w) = (decode(code(w)) - z) * s * u
 //
+// A block with zero points holds 0 and its least weight: z has that weight, or 0 where all are
+// positive, at the least value. Types without scales have steps of 1.
+//
 // The error of a block is the sum of (double(value) - double(w))^2 in double: weights in row-major
 // order of the block, weight i added to sum i % kSumLanes of its segment of kSegmentWeights; the
 // sums of a segment are added in halves (sum l takes sum l + 16, then + 8, ... + 1), and segments

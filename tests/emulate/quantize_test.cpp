@@ -47,6 +47,20 @@ TEST(EmulatedQuantize, adds_segments_of_a_long_block_as_the_processor_does) {
   }
 }
 
+TEST(EmulatedQuantize, chooses_zero_points_of_types_without_scales) {
+  const std::vector<std::string> types{"uint4,group=40,zero=integer", "uint5,zero=quantized",
+                                       "uint8,block=2x1100,zero=integer"};
+  const QuantizeDevice device(types);
+  for (std::size_t i = 0; i < types.size(); ++i) {
+    const std::int64_t n = 2, k = 1100;
+    auto weight = weight_of(n, k, static_cast<unsigned>(i));
+    for (float& each : weight) each *= 60;
+    EXPECT_EQ(device.quantized(i, weight, n, k, ttype(types[i]), false),
+              of_processor(weight, n, k, ttype(types[i]), false))
+        << types[i];
+  }
+}
+
 TEST(EmulatedQuantize, finds_the_greatest_magnitude_and_what_is_not_finite) {
   const QuantizeDevice device({});
   std::vector<float> weight(3 * 700, 0.5f);

@@ -206,7 +206,7 @@ def test_a_model_is_warmed_up_whatever_its_types(tmp_path):
     model = nn.ModuleList([*layers, ladder.Linear.from_weight(act_order)]).cuda()
     kernels = ladder.warmup(model, m=(1, 12, 100), cache=tmp_path)
     assert len(kernels) == len(model)
-    assert all(row[1] and row[12] and row[100] == "" for row in kernels.values())
+    assert all(schedule for row in kernels.values() for schedule in row.values()), kernels
 
 
 def test_compiling_a_model_before_its_first_call_brings_it_to_its_kernels():

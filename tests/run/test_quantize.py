@@ -122,6 +122,21 @@ def test_types_without_scales_round_weights_within_their_values_and_refuse_other
             ladder.quantize(weight, type)
 
 
+@pytest.mark.parametrize("zero", ["integer", "quantized"])
+def test_types_without_scales_choose_zero_points(zero):
+    """The least weight of a block is its least value; 0 is always among them."""
+    weight = torch.arange(128.0).view(2, 64) % 16
+    moved = weight - torch.tensor([[0.0], [7.0]])
+    moved[0, 32:] += 100
+    moved[1, 32:] -= 8
+    packed = ladder.quantize(moved, f"uint7,group=32,zero={zero}")
+    assert torch.equal(packed.dequantize(), moved)
+    narrow = ladder.quantize(moved[1:] + 0.25, f"uint4,group=32,zero={zero}")
+    assert torch.equal(narrow.dequantize(), moved[1:])
+    with pytest.raises(ladder.InvalidArgument, match="beyond its values"):
+        ladder.quantize(moved[:1], f"uint4,group=32,zero={zero}")
+
+
 @pytest.mark.parametrize(
     "type",
     [

@@ -140,7 +140,8 @@ std::string reading_team(const TType& type) {
 
 /// best: the choice among candidates.
 std::string search(const TType& type) {
-  if (type.scale == nullptr) return "  const Choice best = first_choice({}, unit);\n";
+  if (type.scale == nullptr)
+    return "  const Choice best = first_choice(cover_of(least, greatest), unit);\n";
   // A whole warp skips a scale that it has just tried: an equal error is not less.
   const bool skips = type.scale->bits == 8 && (one_team_a_block(type) || team_of(type) == kWarp);
   const Steps steps = steps_of(type);

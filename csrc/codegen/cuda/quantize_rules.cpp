@@ -37,7 +37,14 @@ std::string candidate_function(const TType& type, const Encoder& encoder) {
       << "// What candidates are made of: the ends of a block, or the scale that covers them.\n"
          "struct Cover { float low, high; };\n";
   if (is_asymmetric(type.zero)) {
-    out << R"(DEVICE Cover cover_of(float least, float greatest) {
+    out << R"(DEVICE float zero_of(float least) {
+  const float whole = rintf(__fsub_rn()"
+        << literal(low) << R"(, least));  // ties to even
+  return whole < )"
+        << literal(low) << " ? " << literal(low) << " : " << literal(high) << " < whole ? "
+        << literal(high) << R"( : whole;
+}
+DEVICE Cover cover_of(float least, float greatest) {
   return {0.0f < least ? 0.0f : least, greatest < 0.0f ? 0.0f : greatest};
 }
 DEVICE Choice candidate(Cover cover, float fraction, float unit) {
@@ -47,12 +54,9 @@ DEVICE Choice candidate(Cover cover, float fraction, float unit) {
   Choice c{stored()"
         << relative << R"(), 0.0f};
   const float step = )"
-        << step << R"(, zero = step == 0 ? 0.0f : __fsub_rn()" << literal(low)
-        << R"(, quotient(low, inverse_of({c.scale, 0.0f}, unit)));
-  const float whole = rintf(zero);  // ties to even
-  c.zero = whole < )"
-        << literal(low) << " ? " << literal(low) << " : " << literal(high) << " < whole ? "
-        << literal(high) << R"( : whole;
+        << step << R"(;
+  c.zero = zero_of(step == 0 ? )"
+        << literal(low) << R"( : quotient(low, inverse_of({c.scale, 0.0f}, unit)));
   return c;
 }
 )";
@@ -133,6 +137,8 @@ DEVICE Choice choice_of(u32 step, Cover cover, float fraction, float unit) {
          "DEVICE Choice first_choice(Cover cover, float unit) {\n  return ";
   if (type.scale != nullptr)
     out << "candidate(cover, 1.0f, unit)";
+  else if (is_asymmetric(type.zero))
+    out << "{1.0f, zero_of(cover.low)}";
   else
     out << "{1.0f, " << literal(fixed_zero(type)) << "}";
   out << ";\n}\n";
