@@ -5,9 +5,9 @@
 
 Times are of ``ladder.Linear``'s op in a replayed CUDA graph over random weights that together
 exceed twice the L2, after tuning; the rounding of x is in them. x is of float16, beside scales of
-powers of two of bfloat16. ``torch._int_mm`` and
-``torch._scaled_mm`` are given x rounded already, and give sums of int32, or bfloat16 scaled by
-token and row. ``F.linear`` has weights of float16. Up to 64 tokens ladder does not round.
+bfloat16 and powers of two of bfloat16. ``torch._int_mm`` and ``torch._scaled_mm``, with and without
+``use_fast_accum``, are given x rounded already, and give sums of int32, or bfloat16 scaled by token
+and row. ``F.linear`` has weights of float16. Up to 64 tokens ladder does not round.
 """
 
 from __future__ import annotations
@@ -44,18 +44,23 @@ ROWS = (
     ("uint1,group=128,scale=float16", "int8"),
     ("int8,channel,scale=float16", "int8"),
     ("float8_e4m3,channel,scale=float16", "float8_e4m3"),
+    ("float8_e4m3,channel,scale=float16", "float8_e4m3,fast_accum"),
     ("float8_e4m3,channel,scale=float16", ""),
+    ("float8_e4m3,channel,scale=bfloat16", "float8_e4m3"),
+    ("float8_e4m3,channel,scale=bfloat16", "float8_e4m3,fast_accum"),
+    ("float8_e4m3,channel,scale=bfloat16", ""),
     ("float6_e3m2,group=128,scale=float16", "float8_e4m3"),
     ("mxfp4", "float8_e4m3"),
     ("mxfp4", ""),
     ("uint4,group=128,scale=float16,zero=midpoint", "float8_e4m3"),
     ("uint4,group=128,scale=float16,zero=integer", "float8_e4m3"),
     ("int4,channel,scale=float16", "float8_e4m3"),
+    ("int4,channel,scale=float16", "float8_e4m3,fast_accum"),
 )
 
 
 def dtype_of(type: str) -> torch.dtype:
-    return torch.bfloat16 if parse(type).scale == "e8m0" else torch.float16
+    return torch.bfloat16 if parse(type).scale in ("e8m0", "bfloat16") else torch.float16
 
 
 def of_ladder(
@@ -85,17 +90,24 @@ def _int8(m: int, n: int, k: int) -> tuple[Callable[[Tensor], object], Callable[
     return lambda w: torch._int_mm(x, w.t()), make, n * k
 
 
-def _float8(m: int, n: int, k: int) -> tuple[Callable[[Tensor], object], Callable[[], Tensor], int]:
+def _float8(
+    fast: bool, m: int, n: int, k: int
+) -> tuple[Callable[[Tensor], object], Callable[[], Tensor], int]:
     x = torch.randn(m, k, device="cuda").to(torch.float8_e4m3fn)
     of_x, of_w = torch.ones(m, 1, device="cuda"), torch.ones(1, n, device="cuda")
 
     def call(w: Tensor) -> Tensor:
-        return torch._scaled_mm(x, w.t(), of_x, of_w, out_dtype=torch.bfloat16)
+        return torch._scaled_mm(x, w.t(), of_x, of_w, out_dtype=torch.bfloat16, use_fast_accum=fast)
 
     return call, lambda: torch.randn(n, k, device="cuda").to(torch.float8_e4m3fn), n * k
 
 
-PEERS = {"F.linear, float16": _f16, "torch._int_mm": _int8, "torch._scaled_mm": _float8}
+PEERS = {
+    "F.linear, float16": _f16,
+    "torch._int_mm": _int8,
+    "torch._scaled_mm": partial(_float8, False),
+    "torch._scaled_mm, fast sums": partial(_float8, True),
+}
 
 
 def of_peer(name: str, n: int, k: int, tokens: tuple[int, ...]) -> list[float | None]:

@@ -5,12 +5,13 @@
 //     ladder-kernels OUT DEVICE NVRTC_DIRECTORY < requests
 //
 // A request is a line of words: bits zero group activation max_m n k, where activation is f16 or
-// bf16, and with :s8 or :e4m3 behind it comes rounded, e4m3 beside floats of 8, 6 and 4 bits, and a
-// group of 0 is all of K; then either `guess I dependent`, which is number I, from 0 on, of the
-// eight that tuning would measure, or `schedule` and a schedule as it prints, of whose two
-// reduction buffers one is left where there is no room. For each that no line before asked for, OUT
-// gets I.cubin and one object in manifest.json; for each width, positions_B.i32: the bit of a
-// block's 512 B bytes at which bit b of code (row, column) lies, in order [row][column][b].
+// bf16, and with :s8, :e4m3 or :e4m3,fast_accum behind it comes rounded, e4m3 beside floats of 8, 6
+// and 4 bits, and a group of 0 is all of K; then either `guess I dependent`, which is number I,
+// from 0 on, of the eight that tuning would measure, or `schedule` and a schedule as it prints, of
+// whose two reduction buffers one is left where there is no room. For each that no line before
+// asked for, OUT gets I.cubin and one object in manifest.json; for each width, positions_B.i32: the
+// bit of a block's 512 B bytes at which bit b of code (row, column) lies, in order
+// [row][column][b].
 #include <chrono>
 #include <cmath>
 #include <fstream>
@@ -81,6 +82,12 @@ const Element& float_of(int bits) {
   return element(bits == 8 ? "float8_e4m3" : bits == 6 ? "float6_e3m2" : "float4_e2m1");
 }
 
+std::optional<RoundedX> rounded_x(const std::string& name) {
+  if (name == "e4m3,fast_accum") return RoundedX(Scalar::e4m3, true);
+  const auto scalar = scalar_called(name);
+  return scalar ? std::optional<RoundedX>(*scalar) : std::nullopt;
+}
+
 /// What the codes mean, as JSON; null: no number.
 std::string values_of(const Problem& problem) {
   std::ostringstream out;
@@ -109,11 +116,10 @@ int run(const std::string& out, const Device& device) {
     if (!(in >> bits >> zero >> group >> activation >> m >> n >> k)) continue;
     const auto colon = activation.find(':');
     const Scalar scalar = activation.starts_with("bf16") ? Scalar::bf16 : Scalar::f16;
-    const auto rounded =
-        colon == std::string::npos ? std::nullopt : scalar_called(activation.substr(colon + 1));
+    const auto rounded = rounded_x(colon == std::string::npos ? "" : activation.substr(colon + 1));
     LADDER_REQUIRE(zero == 0 || zero == 1 << (bits - 1), "a zero point of ", zero,
                    ", neither 0 nor the middle of ", bits, " bits");
-    const bool floats = rounded == Scalar::e4m3;
+    const bool floats = rounded && rounded->scalar == Scalar::e4m3;
     const Element& codes = floats ? float_of(bits) : element("uint" + std::to_string(bits));
     const TType type{
         &codes, {1, group}, &element_of(scalar), zero != 0 ? Zero::midpoint : Zero::none};

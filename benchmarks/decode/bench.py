@@ -24,7 +24,7 @@ _SUM_BITS = {"e4m3": 13}
 def formats(row):
     """Of y, and of x where that comes rounded to 8 bits: "f16", "s8"."""
     y, _, x = row["activation"].partition(":")
-    return y, x
+    return y, x.partition(",")[0]
 
 
 def floor_us(row, m):

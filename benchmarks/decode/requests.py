@@ -198,10 +198,10 @@ def tiled(head, m, n, k, group, rows, tokens, columns, warps_n, warps_m, residen
 
 
 #: Bits, zero, group and format of x of weights beside activations of 8 bits: int4 in groups and by
-#: row, int8, ternary codes, float8_e4m3 by row and in groups, mxfp4's element.
+#: row, int8, ternary codes, float8_e4m3 by row, with fast sums and in groups, mxfp4's element.
 BYTES = [
     (4, 8, 128, "s8"), (4, 8, 0, "s8"), (8, 128, 0, "s8"), (2, 2, 0, "s8"),
-    (8, 0, 0, "e4m3"), (8, 0, 128, "e4m3"), (4, 0, 32, "e4m3"),
+    (8, 0, 0, "e4m3"), (8, 0, 0, "e4m3,fast_accum"), (8, 0, 128, "e4m3"), (4, 0, 32, "e4m3"),
 ]  # fmt: skip
 
 

@@ -28,13 +28,15 @@ void check_bytes(const Problem& problem) {
 }
 
 void check_formats(const Problem& problem) {
-  const auto& [x, y, bias, sum] = problem.formats;
+  const auto& [x, y, bias, sum, fast_accum] = problem.formats;
   LADDER_REQUIRE(x == Scalar::f16 || x == Scalar::bf16 || x == Scalar::s8 || x == Scalar::e4m3,
                  "x is ", name_of(x), ", not f16, bf16, s8 or e4m3");
   LADDER_REQUIRE(y == Scalar::f16 || y == Scalar::bf16 || y == Scalar::f32, "y is ", name_of(y),
                  ", not f16, bf16 or f32");
   LADDER_REQUIRE(y != Scalar::f32 || problem.has_bytes_of_x(), "y is f32, and x is ", name_of(x),
                  ", not of 8 bits");
+  LADDER_REQUIRE(!fast_accum || x == Scalar::e4m3, "x is ", name_of(x),
+                 ", not e4m3, and its sums are fast");
   LADDER_REQUIRE(!problem.has<ScaleOfToken>() || problem.has_bytes_of_x(), "x is ", name_of(x),
                  ", and its tokens have scales");
   const bool second = problem.weight.type.scale2 != nullptr;
@@ -93,8 +95,9 @@ void Problem::set_activation(Scalar activation) {
   if (!wide_y()) formats.y = formats.bias = activation;
 }
 
-void Problem::round_x(std::optional<Scalar> to) {
-  formats.x = to.value_or(activation());
+void Problem::round_x(std::optional<RoundedX> to) {
+  formats.x = to ? to->scalar : activation();
+  formats.fast_accum = to && to->fast_accum;
   put(epilogue, ScaleOfToken{}, to.has_value());
 }
 
@@ -192,7 +195,7 @@ std::string to_string(const Problem& problem) {
     if (std::holds_alternative<SecondScale>(step)) out << "s2 f32 * ";
     if (std::holds_alternative<ScaleOfToken>(step)) out << "t[m] f32 * ";
   }
-  out << "sum k=" << problem.k << ": ";
+  out << (problem.formats.fast_accum ? "fast sum k=" : "sum k=") << problem.k << ": ";
   if (const auto* windows = std::get_if<ImageToColumn>(&problem.rows)) {
     out << to_string(windows->form.expr.a, windows->form.expr);
   } else if (problem.windows() != nullptr) {

@@ -57,11 +57,22 @@ struct ImageToColumn {
 /// row-major. y is [images, y, x, n].
 using Rows = std::variant<Dense, RoutedRows, ImageToColumn, Windows>;
 
+/// What x is rounded to, and how its products are added up.
+struct RoundedX {
+  Scalar scalar;    ///< s8 or e4m3
+  bool fast_accum;  ///< of e4m3: Formats::fast_accum
+  constexpr RoundedX(Scalar to, bool fast = false) : scalar(to), fast_accum(fast) {}
+  bool operator==(const RoundedX&) const = default;
+};
+
 struct Formats {
   Scalar x;     ///< f16 or bf16; of 8 bits s8 or e4m3, which tokens were rounded to
   Scalar y;     ///< f16 or bf16; f32 beside x of 8 bits: sums as they are
   Scalar bias;  ///< y's
   Scalar sum = Scalar::f32;
+  /// Sums of x of e4m3 are those of the matrix unit, which keeps fewer bits than f32 has
+  /// (MatrixInstruction::accumulator_bits); else they are added up in f32 every 128 columns.
+  bool fast_accum = false;
   bool operator==(const Formats&) const = default;
 };
 
@@ -116,6 +127,8 @@ struct Problem {
   std::optional<Scalar> rounded_x() const {
     return has_bytes_of_x() ? std::optional(formats.x) : std::nullopt;
   }
+  /// Sums of a few columns are added up in f32.
+  bool promotes_sums() const { return formats.x == Scalar::e4m3 && !formats.fast_accum; }
   bool wide_y() const { return formats.y == Scalar::f32; }
   /// Of activations before any are rounded, f16 or bf16: x's, else y's. What has no y of 16 bits
   /// counts as of f16.
@@ -156,7 +169,7 @@ struct Problem {
   /// Of x and y, where neither is rounded nor wide, and of y alone where x is.
   void set_activation(Scalar activation);
   /// x to 8 bits; nothing: as it is.
-  void round_x(std::optional<Scalar> to);
+  void round_x(std::optional<RoundedX> to);
   /// y and bias to f32; not `wide`: they stay what they are.
   void widen_y(bool wide = true);
 };

@@ -33,11 +33,11 @@ void require_rounded(const Problem& problem, const Device& device) {
   fail<Unsupported>(most == reasons.end() ? "no schedule" : most->first);
 }
 
-std::string no_device_rounds(const TType& type, std::int64_t n, std::int64_t k, Scalar rounded) {
+std::string no_device_rounds(const TType& type, std::int64_t n, std::int64_t k, RoundedX rounded) {
   std::string why;
   for (const Device& device : devices()) {
     if (!no_target(device).empty() || target_of(device).rounding == nullptr) continue;
-    if (tile_instruction(rounded, device) == nullptr) continue;  // says nothing of the type
+    if (tile_instruction(rounded.scalar, device) == nullptr) continue;  // says nothing of the type
     std::string of_device;
     for (const Scalar activation : {Scalar::f16, Scalar::bf16}) {
       if (tile_instruction(activation, device) == nullptr) continue;
@@ -71,7 +71,7 @@ const RoundingKernel* Session::rounding(int ordinal, Scalar activation, std::int
                                         void* stream, Incoming incoming) {
   static const RoundingKernel failed{};
   const bool codes = incoming == Incoming::codes;
-  const Scalar from = codes ? *rounded_ : activation;
+  const Scalar from = codes ? rounded_->scalar : activation;
   auto& slot = rounding_.at(ordinal)[from == Scalar::bf16][static_cast<std::size_t>(incoming)];
   const RoundingKernel* kernel = slot.load(std::memory_order_acquire);
   if (kernel == nullptr) [[unlikely]] {
@@ -86,7 +86,7 @@ const RoundingKernel* Session::rounding(int ordinal, Scalar activation, std::int
       try {
         kernel = rounding_kernels_
                      .emplace_back(std::make_unique<const RoundingKernel>(
-                         rounding_kernel(ordinal, from, *rounded_, whose, k_, chain)))
+                         rounding_kernel(ordinal, from, rounded_->scalar, whose, k_, chain)))
                      .get();
       } catch (const ToolchainError& error) {
         notice(joined("activations of ", k_, " columns to ", activation_type_of(rounded_), ": ",

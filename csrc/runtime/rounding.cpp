@@ -17,15 +17,30 @@
 #include "runtime/notices.h"
 
 namespace ladder {
-std::optional<Scalar> rounded_called(std::string_view name) {
-  const auto scalar = scalar_of(name);
-  LADDER_REQUIRE(name.empty() || scalar == Scalar::s8 || scalar == Scalar::e4m3,
-                 "activation_type is \"", name, "\", not int8 or float8_e4m3");
-  return scalar;
+namespace {
+
+struct ActivationType {
+  std::string_view called;
+  RoundedX rounded;
+};
+const std::array kActivationTypes{ActivationType{"int8", Scalar::s8},
+                                  ActivationType{"float8_e4m3", Scalar::e4m3},
+                                  ActivationType{"float8_e4m3,fast_accum", {Scalar::e4m3, true}}};
+
+}  // namespace
+
+std::optional<RoundedX> rounded_called(std::string_view name) {
+  if (name.empty()) return std::nullopt;
+  for (const auto& [called, rounded] : kActivationTypes)
+    if (called == name) return rounded;
+  fail<InvalidArgument>("activation_type is \"", name,
+                        "\", not int8, float8_e4m3 or float8_e4m3,fast_accum");
 }
 
-std::string_view activation_type_of(std::optional<Scalar> rounded) {
-  return rounded ? element_of(*rounded).name : "";
+std::string_view activation_type_of(std::optional<RoundedX> rounded) {
+  for (const auto& [called, each] : kActivationTypes)
+    if (each == rounded) return called;
+  return "";
 }
 
 bool RoundingKernel::start(void* stream, void* x, void* out, void* scales, std::int64_t tokens,

@@ -10,15 +10,17 @@
 #include <string_view>
 
 #include "codegen/rounding_kernels.h"
+#include "expr/problem.h"
 #include "runtime/modules.h"
 
 namespace ladder {
 
-/// What users call an activation type: "" is x as it comes, "int8" s8, "float8_e4m3" e4m3.
+/// What users call an activation type: "" is x as it comes, "int8" s8, "float8_e4m3" e4m3,
+/// "float8_e4m3,fast_accum" the same with fast sums.
 /// Throws InvalidArgument listing them.
-std::optional<Scalar> rounded_called(std::string_view name);
+std::optional<RoundedX> rounded_called(std::string_view name);
 /// The inverse.
-std::string_view activation_type_of(std::optional<Scalar> rounded);
+std::string_view activation_type_of(std::optional<RoundedX> rounded);
 
 /// What x of products of bytes is, and whose scales its tokens have.
 enum class Incoming {

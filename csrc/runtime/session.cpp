@@ -42,14 +42,14 @@ constexpr int kFailures = 2;
 
 }  // namespace
 
-std::size_t interval_of(std::int64_t m, std::optional<Scalar> rounded) {
+std::size_t interval_of(std::int64_t m, std::optional<RoundedX> rounded) {
   const auto all = intervals_of(rounded);
   std::size_t interval = 0;
   while (interval < all.size() && all[interval] < m) ++interval;
   return interval;
 }
 
-std::int64_t tokens_of_kernel(std::int64_t m, std::optional<Scalar> rounded) {
+std::int64_t tokens_of_kernel(std::int64_t m, std::optional<RoundedX> rounded) {
   if (m <= kMostTokensAsTheyCome) rounded.reset();
   const auto all = intervals_of(rounded);
   const auto interval = interval_of(m, rounded);
@@ -57,7 +57,7 @@ std::int64_t tokens_of_kernel(std::int64_t m, std::optional<Scalar> rounded) {
 }
 
 Problem expression(const TType& type, std::int64_t n, std::int64_t k, bool gather,
-                   Scalar activation, std::int64_t m, std::optional<Scalar> rounded, bool wide,
+                   Scalar activation, std::int64_t m, std::optional<RoundedX> rounded, bool wide,
                    const std::optional<Gating>& gating, std::optional<Gated> function,
                    bool residual) {
   const auto all = intervals_of(rounded);
@@ -75,7 +75,7 @@ Problem expression(const TType& type, std::int64_t n, std::int64_t k, bool gathe
 }
 
 std::string no_kernels(const TType& type, std::int64_t n, std::int64_t k, bool gather,
-                       const Device& device, std::optional<Scalar> rounded) {
+                       const Device& device, std::optional<RoundedX> rounded) {
   if (auto why = target_of(device.family).toolchain.objection(device.architecture); !why.empty())
     return why;
   // What packs and decodes images has a tile for each block of rows; other kernels have fewer.
@@ -100,7 +100,7 @@ std::string no_kernels(const TType& type, std::int64_t n, std::int64_t k, bool g
 }
 
 Session::Session(const TType& type, std::int64_t n, std::int64_t k, bool gather,
-                 bool dependent_launch, std::optional<Scalar> rounded, Session* as_they_come,
+                 bool dependent_launch, std::optional<RoundedX> rounded, Session* as_they_come,
                  bool wide, const std::optional<Gating>& gating, std::optional<Gated> function,
                  Session* without_residual)
     : type_(type),
@@ -362,7 +362,7 @@ std::unordered_map<std::int64_t, std::unique_ptr<Session>>& sessions() {
 }  // namespace
 
 std::int64_t open_session(const TType& type, std::int64_t n, std::int64_t k, bool gather,
-                          bool dependent_launch, std::optional<Scalar> rounded, bool wide,
+                          bool dependent_launch, std::optional<RoundedX> rounded, bool wide,
                           const std::optional<Gating>& gating, std::optional<Gated> function,
                           bool residual) {
   LADDER_REQUIRE(n > 0 && k > 0, "a weight of [", n, ", ", k, "] has no kernels");

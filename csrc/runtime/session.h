@@ -49,15 +49,15 @@ constexpr std::size_t kMostIntervals = std::max(kTokenIntervals.size(), kRounded
 /// take longer than products of bytes save (benchmarks/results/activations.md).
 constexpr std::int64_t kMostTokensAsTheyCome = 64;
 
-constexpr std::span<const std::int64_t> intervals_of(std::optional<Scalar> rounded) {
+constexpr std::span<const std::int64_t> intervals_of(std::optional<RoundedX> rounded) {
   if (rounded) return kRoundedIntervals;
   return kTokenIntervals;
 }
 
 /// Where in intervals_of() `m` tokens are served; its size where there is no such interval.
-std::size_t interval_of(std::int64_t m, std::optional<Scalar> rounded = std::nullopt);
+std::size_t interval_of(std::int64_t m, std::optional<RoundedX> rounded = std::nullopt);
 /// The most tokens that the kernel for a call of `m` serves, or that each of its passes has.
-std::int64_t tokens_of_kernel(std::int64_t m, std::optional<Scalar> rounded);
+std::int64_t tokens_of_kernel(std::int64_t m, std::optional<RoundedX> rounded);
 
 /// The most tokens that go through the kernels of fewer, pass by pass, where the compiler has none
 /// for as many. Each pass reads the weight; a dense product writes and reads it in 16 bits a code
@@ -116,7 +116,7 @@ class Session {
   /// `without_residual`: y has a residual added, and that is the session of the same weight whose y
   /// have none, which does all else that images need.
   Session(const TType& type, std::int64_t n, std::int64_t k, bool gather, bool dependent_launch,
-          std::optional<Scalar> rounded = std::nullopt, Session* as_they_come = nullptr,
+          std::optional<RoundedX> rounded = std::nullopt, Session* as_they_come = nullptr,
           bool wide = false, const std::optional<Gating>& gating = std::nullopt,
           std::optional<Gated> function = std::nullopt, Session* without_residual = nullptr);
 
@@ -125,7 +125,7 @@ class Session {
   std::int64_t k() const { return k_; }
   bool gather() const { return gather_; }
   bool dependent_launch() const { return dependent_launch_; }
-  std::optional<Scalar> rounded() const { return rounded_; }
+  std::optional<RoundedX> rounded() const { return rounded_; }
   const std::optional<Gating>& gating() const { return gating_; }
   std::optional<Gated> function() const { return function_; }
   std::int64_t columns_of_y() const { return gating_ ? n_ / 2 : n_; }
@@ -234,7 +234,7 @@ class Session {
   const TType& type_;
   std::int64_t n_, k_;
   bool gather_, dependent_launch_;
-  std::optional<Scalar> rounded_;
+  std::optional<RoundedX> rounded_;
   Session* as_they_come_;
   bool wide_;
   std::optional<Gating> gating_;
@@ -265,16 +265,17 @@ LinearKernel compile_kernel(int ordinal, const Decisions& decisions, const Sched
 /// the interval of `m` tokens. Throws Unsupported with the reason when no kernel multiplies such
 /// codes.
 Problem expression(const TType& type, std::int64_t n, std::int64_t k, bool gather,
-                   Scalar activation, std::int64_t m, std::optional<Scalar> rounded = std::nullopt,
-                   bool wide = false, const std::optional<Gating>& gating = std::nullopt,
+                   Scalar activation, std::int64_t m,
+                   std::optional<RoundedX> rounded = std::nullopt, bool wide = false,
+                   const std::optional<Gating>& gating = std::nullopt,
                    std::optional<Gated> function = std::nullopt, bool residual = false);
 
 /// Why weights of this type and shape have no kernels on `device` for activations rounded so,
 /// whatever their dtype; empty when at least one dtype has.
 std::string no_kernels(const TType& type, std::int64_t n, std::int64_t k, bool gather,
-                       const Device& device, std::optional<Scalar> rounded = std::nullopt);
+                       const Device& device, std::optional<RoundedX> rounded = std::nullopt);
 /// The same where no device of the table has kernels, so that none is worth trying.
-std::string no_device_rounds(const TType& type, std::int64_t n, std::int64_t k, Scalar rounded);
+std::string no_device_rounds(const TType& type, std::int64_t n, std::int64_t k, RoundedX rounded);
 /// Throws Unsupported where rounded activations have no schedule on `device`: with what is wrong
 /// with the codes, else with what most schedules lack, a property of the type or the device too.
 void require_rounded(const Problem& problem, const Device& device);
@@ -286,7 +287,7 @@ void require_rounded(const Problem& problem, const Device& device);
 /// Unsupported where kernels add no residual to its y.
 std::int64_t open_session(const TType& type, std::int64_t n, std::int64_t k, bool gather = false,
                           bool dependent_launch = false,
-                          std::optional<Scalar> rounded = std::nullopt, bool wide = false,
+                          std::optional<RoundedX> rounded = std::nullopt, bool wide = false,
                           const std::optional<Gating>& gating = std::nullopt,
                           std::optional<Gated> function = std::nullopt, bool residual = false);
 /// Throws InvalidArgument for a number that this process has not opened.

@@ -28,11 +28,16 @@ _ops = torch.ops.ladder
 
 
 @functools.cache
-def number_for_codes(type: str, n: int, k: int, device: int, dtype: torch.dtype) -> int | None:
+def number_for_codes(
+    type: str, n: int, k: int, device: int, dtype: torch.dtype, fast_accum: bool = False
+) -> int | None:
     """The number (:func:`ladder.cuda.image.open_weight`) under which kernels of CUDA device
     ``device`` multiply codes of ``dtype`` by weights [n, k] of ``type`` whose columns are in their
-    order; None where it has none."""
+    order; None where it has none. ``fast_accum``: as ``activation_type`` may say, of
+    float8_e4m3fn."""
     activation_type = CODE_DTYPES[dtype]
+    if fast_accum:
+        activation_type = activations.with_fast_accum(activation_type) or ""
     if activations.objection(activation_type, parse(type), k, "cuda"):
         return None
     if activations.gpu_objection(activation_type, type, n, k, device):

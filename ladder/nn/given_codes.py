@@ -11,6 +11,7 @@ from torch import Tensor
 from ladder.cuda.codes import linear_codes_image, number_for_codes, takes_codes
 from ladder.errors import Unsupported
 from ladder.nn.packed import PackedModule
+from ladder.ops.activations import FAST_ACCUM
 from ladder.ops.codes import CODE_DTYPES, linear_codes
 from ladder.weight import check_columns
 
@@ -24,7 +25,7 @@ class TakesCodes(PackedModule):
         self, x: Tensor, x_scale: Tensor | None = None, *, out_dtype: torch.dtype = torch.float16
     ) -> Tensor:
         """``x_scale * (x @ value(weight).T) + bias`` of x that is codes of 8 bits already,
-        whatever :attr:`ladder.Linear.activation_type` says.
+        whatever :attr:`ladder.Linear.activation_type` says, but for "fast_accum".
 
         On a GPU with kernels for such products any number of tokens goes through them, from one on;
         elsewhere as :func:`ladder.ops.codes.linear_codes`. The first call for a number of tokens
@@ -98,13 +99,13 @@ class TakesCodes(PackedModule):
 
     def _number_for_codes(self, dtype: torch.dtype) -> int | None:
         """Of :func:`ladder.cuda.codes.number_for_codes`, asked once for each image."""
-        numbers = self._numbers_for_codes
-        if dtype not in numbers:
+        numbers, fast = self._numbers_for_codes, self._activation_type == FAST_ACCUM
+        if (dtype, fast) not in numbers:
             n, k, index = self.out_features, self.in_features, self.device.index or 0
             takes = takes_codes(self.weight_type, self.zeros, self.g_idx, dtype)
-            found = number_for_codes(self._type_text, n, k, index, dtype) if takes else None
-            self._numbers_for_codes = numbers = {**numbers, dtype: found}
-        return numbers[dtype]
+            found = number_for_codes(self._type_text, n, k, index, dtype, fast) if takes else None
+            self._numbers_for_codes = numbers = {**numbers, (dtype, fast): found}
+        return numbers[dtype, fast]
 
     # As _prepare_for_trace: asked when a graph is traced, not by it.
     _number_for_codes._dynamo_marked_constant = True  # type: ignore[attr-defined]

@@ -128,7 +128,8 @@ class Linear(TakesActivations, ScalesColumns, TakesCodes):
 
     @property
     def activation_type(self) -> str | None:
-        """What x is rounded to before each product: None, as it comes, "int8" or "float8_e4m3".
+        """What x is rounded to before each product: None, as it comes, "int8", "float8_e4m3" or
+        "float8_e4m3,fast_accum".
 
         - "int8" on the CPU: 8 bits in blocks of 32 or 128 columns with a scale each, multiplied as
           integers.
@@ -137,7 +138,11 @@ class Linear(TakesActivations, ScalesColumns, TakesCodes):
         - "float8_e4m3" on a GPU of compute capability 8.9 and more, and on AMD's MI300X and
           MI355X, for weights whose values float8_e4m3 holds (itself, floats of 3 to 7 bits, mxfp4,
           integers of 1 to 4 bits and of 5 with a zero point in the middle, but not nvfp4, whose
-          groups have 16 columns): the same with floats of 8 bits, summed in float32.
+          groups have 16 columns): the same with floats of 8 bits, summed in float32 every 128
+          columns.
+        - "float8_e4m3,fast_accum": the same, but that sums within a group, or a row, are left to
+          the matrix unit, which keeps 14 bits of them on NVIDIA's GPUs, as ``torch._scaled_mm`` has
+          it with ``use_fast_accum``. Faster from some 100 tokens on, where a row has one scale.
 
         Up to 64 tokens a GPU multiplies as they come: weights are what such calls wait for, so that
         rounding would cost time and accuracy. :func:`ladder.ops.linear` states the errors. Calls on
@@ -181,7 +186,7 @@ class Linear(TakesActivations, ScalesColumns, TakesCodes):
 
     @property
     def input_scale(self) -> Tensor | None:
-        """A static scale of x, float32 [1], as checkpoints store it: a GPU rounds more than 16
+        """A static scale of x, float32 [1], as checkpoints store it: a GPU rounds more than 64
         tokens by it to :attr:`activation_type`, saturating, in place of a scale of each token
         (:func:`ladder.ops.activations.round_tokens`). A CPU, and a layer without an
         ``activation_type``, do not ask for it. None: there is none.

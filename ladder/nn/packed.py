@@ -61,7 +61,7 @@ class PackedModule(QuickCall):
     _gating: Gating | None = None
     #: An activation function of the sums, which kernels take, too.
     _function: Activation | None = None
-    _numbers_for_codes: Mapping[torch.dtype, int | None] = MappingProxyType({})
+    _numbers_for_codes: Mapping[tuple[torch.dtype, bool], int | None] = MappingProxyType({})
 
     def __init__(
         self,

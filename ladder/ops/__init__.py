@@ -259,7 +259,7 @@ def _fake_of(activation_type: str | None) -> Callable[..., Tensor]:
 
 
 torch.library.register_fake("ladder::linear", _fake_of(None))
-for _type in activations.ACTIVATION_TYPES:
+for _type in activations.FORMATS_OF_X:
     torch.library.register_fake(f"ladder::linear_{_type}", _fake_of(_type))
 
 

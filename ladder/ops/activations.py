@@ -15,15 +15,19 @@ from ladder import _library
 from ladder.errors import InvalidArgument, Unsupported
 from ladder.types import TType
 
-#: What ``activation_type`` may be, beside None: x as it comes. "float8_e4m3" is for GPUs alone.
-ACTIVATION_TYPES = ("int8", "float8_e4m3")
+#: What x may be rounded to. "float8_e4m3" is for GPUs alone.
+FORMATS_OF_X = ("int8", "float8_e4m3")
+#: "float8_e4m3" whose sums are those of tensor cores (:attr:`ladder.Linear.activation_type`).
+FAST_ACCUM = "float8_e4m3,fast_accum"
+#: What ``activation_type`` may be, beside None: x as it comes.
+ACTIVATION_TYPES = (*FORMATS_OF_X, FAST_ACCUM)
 #: Of GPUs, the number that the largest magnitude of a token becomes.
 _LARGEST = {"int8": 127.0, "float8_e4m3": 448.0}
 #: What codes of given scales may be.
 _RANGE = {"int8": (-128.0, 127.0), "float8_e4m3": (-448.0, 448.0)}
 #: GPUs multiply so many tokens as they come: csrc/runtime/session.h, kMostTokensAsTheyCome.
 MOST_TOKENS_AS_THEY_COME = 64
-#: Devices that have products of rounded x, as torch calls them, for each of ACTIVATION_TYPES.
+#: Devices that have products of rounded x, as torch calls them, for each of FORMATS_OF_X.
 _DEVICES = {"int8": ("cpu", "cuda"), "float8_e4m3": ("cuda",)}
 
 #: Wider codes take a product of their own for the zero point: csrc/layout/digits.h.
@@ -31,6 +35,16 @@ _MOST_SUBTRACTED_BITS = 7
 
 #: Blocks of x, or tokens, whose largest magnitude is below this count as zeros.
 _LEAST = 2.0**-100
+
+
+def format_of_x(activation_type: str) -> str:
+    """What ``activation_type`` rounds x to, one of :data:`FORMATS_OF_X`."""
+    return activation_type.partition(",")[0]
+
+
+def with_fast_accum(activation_type: str | None) -> str | None:
+    """The same with fast sums, where it is rounded to float8_e4m3."""
+    return FAST_ACCUM if activation_type == "float8_e4m3" else activation_type
 
 
 def no_g_idx(activation_type: str) -> str:
@@ -44,11 +58,12 @@ def no_g_idx(activation_type: str) -> str:
 def device_objection(activation_type: str, device: str) -> str:
     """Why devices of type ``device`` have no products of such x; "" when they may, and for "meta",
     which stands for any."""
-    if device in (*_DEVICES[activation_type], "meta"):
+    kinds = _DEVICES[format_of_x(activation_type)]
+    if device in (*kinds, "meta"):
         return ""
     return (
         f"activation_type {activation_type} has kernels for devices of type "
-        f"{' and '.join(_DEVICES[activation_type])}, and none for {device}"
+        f"{' and '.join(kinds)}, and none for {device}"
     )
 
 
@@ -226,7 +241,7 @@ def round_tokens(x: Tensor, activation_type: str, x_scale: Tensor | None = None)
     most = fixed.abs().amax(-1, keepdim=True)
     small = most < _LEAST
     # Not a number / most, which torch takes for the number times a reciprocal.
-    top = torch.full_like(most, _LARGEST[activation_type])
+    top = torch.full_like(most, _LARGEST[format_of_x(activation_type)])
     inverse, scale = torch.where(small, 0.0, top / most), torch.where(small, 0.0, most / top)
     codes = fixed * inverse
     if activation_type == "int8":
@@ -241,7 +256,7 @@ def round_tokens(x: Tensor, activation_type: str, x_scale: Tensor | None = None)
 def _round_by(x_scale: Tensor, x: Tensor, fixed: Tensor, activation_type: str) -> Tensor:
     one = x_scale.numel() == 1
     scale = (x_scale.reshape(()) if one else x_scale.view(*x.shape[:-1], 1)).detach()
-    low, high = _RANGE[activation_type]
+    low, high = _RANGE[format_of_x(activation_type)]
     codes = (fixed * (torch.ones_like(scale) / scale)).clamp(low, high)
     if activation_type == "int8":
         codes = codes.round()

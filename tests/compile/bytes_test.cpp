@@ -21,7 +21,7 @@ using testing::expect_a_kernel;
 struct Case {
   const char* name;
   const char* type;
-  Scalar x;
+  RoundedX x;
 };
 
 class TilesOfBytes : public ::testing::TestWithParam<Case> {};
@@ -30,7 +30,7 @@ TEST_P(TilesOfBytes, compile_without_spills) {
   const auto& [name, type, x] = GetParam();
   unsigned turn = 0;
   for (const std::string_view target : {"h200", "a100", "l40s", "b200", "rtx5090", "t4"}) {
-    if (tile_instruction(x, device(target)) == nullptr) continue;  // of e4m3, before sm_89
+    if (tile_instruction(x.scalar, device(target)) == nullptr) continue;  // of e4m3, before sm_89
     for (const std::int64_t m : {32, 100, 192, 1024, 4096}) {
       if (target != "h200" && m != 100) continue;
       const bool ragged = ++turn % 2 == 0;
@@ -79,6 +79,8 @@ INSTANTIATE_TEST_SUITE_P(
                       Case{"awq", "uint4,group=128,scale=float16,zero=integer", Scalar::s8},
                       Case{"int8", "int8,channel,scale=float32", Scalar::s8},
                       Case{"float8", "float8_e4m3,channel,scale=float16", Scalar::e4m3},
+                      Case{"float8_fast", "float8_e4m3,channel,scale=bfloat16",
+                           RoundedX(Scalar::e4m3, true)},
                       Case{"float6", "float6_e3m2,group=64,scale=float16", Scalar::e4m3},
                       Case{"mxfp4", "mxfp4", Scalar::e4m3},
                       Case{"int4_e4m3", "int4,group=128,scale=bfloat16", Scalar::e4m3},

@@ -21,11 +21,12 @@ using testing::expect_exact;
 TEST(Emulated, kernels_of_bytes_are_exact) {
   std::vector<Case> cases;
   unsigned turn = 0;
-  for (const auto& [type, x] : {std::pair{"uint4,group=128,scale=float16", Scalar::s8},
+  for (const auto& [type, x] : {std::pair{"uint4,group=128,scale=float16", RoundedX(Scalar::s8)},
                                 {"ternary,group=128", Scalar::s8},
                                 {"int8,channel", Scalar::s8},
                                 {"uint3,group=64,zero=integer", Scalar::s8},
                                 {"float8_e4m3,channel", Scalar::e4m3},
+                                {"float8_e4m3,channel", {Scalar::e4m3, true}},
                                 {"mxfp4", Scalar::e4m3},
                                 {"int4,group=128,scale=float16", Scalar::e4m3},
                                 {"uint4,group=64,scale=bfloat16,zero=integer", Scalar::e4m3},

@@ -234,7 +234,9 @@ def test_products_of_the_library_s_own_fallback_see_the_reference():
     for activation_type in activations.ACTIVATION_TYPES:
         rounded = torch.ops.ladder.round_tokens(x, activation_type)
         assert torch.equal(rounded, activations.round_tokens(x, activation_type).half())
-    with pytest.raises(InvalidArgument, match='"int8", "float8_e4m3" or None'):
+    with pytest.raises(
+        InvalidArgument, match='"int8", "float8_e4m3", "float8_e4m3,fast_accum" or None'
+    ):
         activations.objection("int16", parse(UINT4), 64, "cuda")
 
 

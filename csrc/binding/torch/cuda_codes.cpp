@@ -24,7 +24,7 @@ Tensor linear_codes(const Tensor& x, const std::optional<Tensor>& x_scale, const
   LADDER_REQUIRE(!rounded.gating(), "codes of x by a weight of gate and up in turn");
   LADDER_REQUIRE(!rounded.function(), "codes of x by a weight that an activation function follows");
   LADDER_REQUIRE(rounded.rounded(), "the weight was opened without an activation_type");
-  const ScalarType of_codes = dtype_of(*rounded.rounded());
+  const ScalarType of_codes = dtype_of(rounded.rounded()->scalar);
   LADDER_REQUIRE(x.scalar_type() == of_codes, "x has dtype ", name(x.scalar_type()), ", not ",
                  name(of_codes), " as the activation_type of the weight says");
   const Activation as = activation_of(dtype);

@@ -21,7 +21,7 @@ std::vector<Tensor> rounded_codes(Tensor x, std::string activation_type,
   LADDER_REQUIRE(to.has_value(), "activation_type is empty, and x stays as it comes");
   const bool given_codes = x_scale.has_value() && (x.scalar_type() == ScalarType::Char ||
                                                    x.scalar_type() == ScalarType::Float8E4M3);
-  const Scalar from = given_codes ? *to : half_of(x, "x");
+  const Scalar from = given_codes ? to->scalar : half_of(x, "x");
   require_matrix(x, "x");
   const std::int64_t m = x.size(0), k = x.size(1);
   const auto ordinal = x.get_device_index();
@@ -33,7 +33,7 @@ std::vector<Tensor> rounded_codes(Tensor x, std::string activation_type,
   if (m > 0) {
     void* const stream = current_stream(ordinal);
     const RoundingKernel* const kernel =
-        rounding_kernel_alone(ordinal, from, *to, whose, k, stream);
+        rounding_kernel_alone(ordinal, from, to->scalar, whose, k, stream);
     if (notices_pending()) log_notices();
     if (kernel == nullptr) return {};
     if (!kernel->start(stream, address(rows), address(codes), address(scales), m, given)) {

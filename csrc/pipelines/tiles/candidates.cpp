@@ -171,7 +171,7 @@ std::vector<TileSchedule> tile_space(const Decisions& decisions, bool dependent_
   }
 
   // Of sums that are added up to others, as few tiles of more tokens.
-  const auto* of_sums = problem.rounded_x() == Scalar::e4m3 && problem.m > kUsualTokens
+  const auto* of_sums = problem.promotes_sums() && problem.m > kUsualTokens
                             ? warpgroup_instruction(problem.formats.x, device)
                             : nullptr;
   if (of_sums != nullptr) {

@@ -38,7 +38,7 @@ class TileLowering : LinearLowering {
   /// One group is all of K.
   bool whole_row() const { return problem_.groups() == 1; }
   /// Its scale multiplies once, at the end.
-  bool open() const { return whole_row() && !decoding_.scaled && operand_ != Scalar::e4m3; }
+  bool open() const { return whole_row() && !decoding_.scaled && !problem_.promotes_sums(); }
   /// Products are added to the same sums until the last column, which nothing scales before.
   bool one_sum() const { return open() || decoding_.scaled; }
   bool has_parts() const { return s_.token_parts > 1; }

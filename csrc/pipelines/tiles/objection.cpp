@@ -60,8 +60,8 @@ std::string bad_tensor_memory(const TileSchedule& s, const Decisions& decisions)
 std::string bad_parts(const TileSchedule& s, const Decisions& decisions) {
   if (s.token_parts == 1) return {};
   const Problem& problem = decisions.problem;
-  if (!s.warpgroups || s.tensor_memory || problem.rounded_x() != Scalar::e4m3) {
-    return "parts of tokens without warpgroups' products of e4m3";
+  if (!s.warpgroups || s.tensor_memory || !problem.promotes_sums()) {
+    return "parts of tokens without warpgroups' sums that are promoted";
   }
   if (takes_zero_product(problem, s.route)) return "parts of tokens and products of zero points";
   if (const auto columns = summed_columns(s, problem); columns != s.columns) {

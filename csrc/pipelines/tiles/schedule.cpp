@@ -105,7 +105,7 @@ int operand_stages(const TileSchedule& s, const Problem& problem) {
 std::int64_t summed_columns(const TileSchedule& s, const Problem& problem) {
   if (s.scale_place == ScalePlace::relative) return kRelativeColumns;
   const auto group = problem.groups() == 1 ? s.columns : s.columns / groups_of_tile(s, problem);
-  if (problem.rounded_x() != Scalar::e4m3 || group <= kMostSummed) return group;
+  if (!problem.promotes_sums() || group <= kMostSummed) return group;
   return group % kMostSummed == 0 ? kMostSummed : kBlock;
 }
 
@@ -115,7 +115,7 @@ std::int64_t scaled_sums(const TileSchedule& s, const Problem& problem) {
 }
 
 bool keeps_totals(const TileSchedule& s, const Problem& problem) {
-  if (problem.rounded_x() == Scalar::e4m3) return true;
+  if (problem.promotes_sums() || s.scale_place == ScalePlace::relative) return true;
   if (s.scale_place == ScalePlace::rounded) return false;
   const bool fields = decoding_kind(problem) == Decoding::Kind::fields;  // others only rounded
   return problem.groups() > 1 && !(fields && decoding_of(problem, s.scale_place).scaled);

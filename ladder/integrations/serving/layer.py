@@ -20,6 +20,7 @@ from ladder.integrations.serving.loading import Room
 from ladder.nn.gated import GatedLinear
 from ladder.nn.linear import Linear
 from ladder.nn.pre_scale import scaled, told
+from ladder.ops.activations import format_of_x
 from ladder.ops.gating import Gating
 from ladder.types import parse
 from ladder.weight import PARTS, Weight, in_order, join, join_objection
@@ -61,7 +62,7 @@ class Run:
         parts = [
             getattr(layer, f"{part}{self.suffix}") if part in self.parts else None for part in PARTS
         ]
-        op = f"linear_{self.activation_type}" if self.activation_type else "linear"
+        op = f"linear_{format_of_x(self.activation_type)}" if self.activation_type else "linear"
         y: Tensor = getattr(_ops, op)(x, *parts, bias, self.type)
         return y if self.gating is None else self.gating(y)
 

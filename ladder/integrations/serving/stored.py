@@ -16,6 +16,7 @@ from ladder.checkpoints.layer import Layer, Stored, refuse_bare_codes, type_of
 from ladder.checkpoints.source import FORMATS
 from ladder.errors import CheckpointError, InvalidArgument, Unsupported
 from ladder.nn.packed import OF_X
+from ladder.ops.activations import with_fast_accum
 from ladder.types import TType, parse
 from ladder.weight import PARTS, Weight, columns_objection, columns_of, rows_of
 
@@ -106,6 +107,8 @@ class Folder:
         self._stored: StoredConfig | None = None
         self._settings: Any = None
         self._forms: dict[tuple[str, str], tuple[TType, Mapping[str, str]]] = {}
+        #: Whether sums of x of float8_e4m3 are fast ones, whatever the files say.
+        self.fast_accum = False
         if self.method == QUANT_METHOD:
             self._stored = StoredConfig.from_dict(config)
             _refuse_convolutions(self._stored)
@@ -250,6 +253,8 @@ class Folder:
         tensors = {part: part for part in PARTS if wanted[part]}
         tensors |= {part: part for part in OF_X if part in parts}
         wanted_of_x = self._stored.activation_type_of(name)
+        if self.fast_accum:
+            wanted_of_x = with_fast_accum(wanted_of_x)
         return StoredLinear(name, ttype, tensors, _as_it_is, act_order, activation_type=wanted_of_x)
 
     def _foreign(self, name: str, n: int, k: int) -> StoredLinear:
@@ -275,7 +280,7 @@ class Folder:
             functools.partial(form.canonical, layer=layer),
             "weight_g_idx" in parts or (bool(self.config.get("desc_act")) and "g_idx" in parts),
             bool(self.config.get("sym")),
-            layer.activation_type,
+            with_fast_accum(layer.activation_type) if self.fast_accum else layer.activation_type,
         )
 
     def _form_of(

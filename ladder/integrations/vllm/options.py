@@ -15,15 +15,17 @@ _OPTIONS = {
     "dependent_launch": False,
     "weights_only": False,
     "fuse_gated_mlp": True,
+    "fast_accum": False,
 }
 
 
 def options_of(vllm_config: Any) -> dict[str, Any]:
     """What ``additional_config={"ladder": {...}}`` of an engine says, with defaults: ``tune``,
     ``budget`` and ``dependent_launch`` as :func:`ladder.warmup` has them, for the whole model;
-    ``weights_only``: whether activations are taken as they come, whatever the folder says; and
-    ``fuse_gated_mlp``: whether layers of gate and up give the product of both. vLLM makes them part
-    of the key of its compile cache.
+    ``weights_only``: whether activations are taken as they come, whatever the folder says;
+    ``fuse_gated_mlp``: whether layers of gate and up give the product of both; and ``fast_accum``:
+    whether sums of x of float8_e4m3 are those of tensor cores, as of vLLM's own kernels
+    (:attr:`ladder.Linear.activation_type`). vLLM makes them part of the key of its compile cache.
 
     Raises:
         InvalidArgument: another option, or another value.
@@ -41,7 +43,7 @@ def options_of(vllm_config: Any) -> dict[str, Any]:
         raise InvalidArgument(
             f'additional_config["ladder"]["budget"] is {options["budget"]!r}, not seconds'
         )
-    for name in ("dependent_launch", "weights_only", "fuse_gated_mlp"):
+    for name in ("dependent_launch", "weights_only", "fuse_gated_mlp", "fast_accum"):
         if type(options[name]) is not bool:
             raise InvalidArgument(
                 f'additional_config["ladder"]["{name}"] is {options[name]!r}, not true or false'

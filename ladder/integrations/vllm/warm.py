@@ -36,7 +36,7 @@ class Warmer:
             which nobody times.
         dtype: of activations.
         tune, budget, dependent_launch: as :func:`ladder.warmup`; the budget is for all layers.
-        weights_only: see :func:`options_of`.
+        weights_only, fast_accum: see :func:`options_of`.
     """
 
     def __init__(
@@ -47,9 +47,11 @@ class Warmer:
         budget: float = 20.0,
         dependent_launch: bool = False,
         weights_only: bool = False,
+        fast_accum: bool = False,
         most: int = 0,
     ) -> None:
         self.tokens, self.weights_only, self.most = tokens, weights_only, most
+        self.fast_accum = fast_accum
         self.dtype, self.tune, self.left_s = dtype, tune, budget
         self.dependent_launch = dependent_launch
         self._asked: set[int] = set()

@@ -33,6 +33,21 @@ TEST(Problem, of_rounded_x_is_printed_with_the_scale_of_each_token) {
             "(u4[n, k] - 8)");
 }
 
+TEST(Problem, of_fast_sums_says_so_and_promotes_none) {
+  Problem problem = testing::integer_layer(4, 8, 128, Scalar::f16, 32, 4096, 4096);
+  problem.round_x(Scalar::e4m3);
+  EXPECT_TRUE(problem.promotes_sums());
+  problem.round_x(RoundedX(Scalar::e4m3, true));
+  EXPECT_NO_THROW(check(problem));
+  EXPECT_FALSE(problem.promotes_sums());
+  EXPECT_EQ(to_string(problem),
+            "y[m<=32, n=4096] f16 = t[m] f32 * fast sum k=4096: x[m, k] e4m3 * s[n, k/128] f16 * "
+            "(u4[n, k] - 8)");
+  problem.formats.x = Scalar::s8;
+  EXPECT_THAT([&] { check(problem); }, ::testing::ThrowsMessage<InvalidArgument>(
+                                           "x is s8, not e4m3, and its sums are fast"));
+}
+
 TEST(Problem, moves_rounded_activations_in_a_byte_each) {
   Problem problem = testing::integer_layer(4, 8, 128, Scalar::f16, 32, 64, 256);
   problem.round_x(Scalar::s8);

@@ -65,7 +65,7 @@ constexpr std::array<std::array<int, 7>, 2> kRoundedByWarps = {
 inline std::vector<std::pair<Problem, TileSchedule>> tile_case(
     const std::array<int, 7>& shape, const TType& type, Scalar activation, Reduction reduction,
     Route route, bool dependent, int k_tiles = 3, bool warpgroups = false,
-    std::optional<Scalar> x = {}, ScalePlace place = ScalePlace::usual) {
+    std::optional<RoundedX> x = {}, ScalePlace place = ScalePlace::usual) {
   const auto& [rows, tokens, columns, warps_n, warps_m, token_tiles, stages] = shape;
   TileSchedule s{.rows = rows,
                  .tokens = tokens,

@@ -95,7 +95,9 @@ TEST(TokenPartsOfTiles, are_read_back_and_say_what_they_do_not_serve) {
                 p = linear_of(ttype("int4,channel,scale=float16"), 4096, 4096, Scalar::f16, 4096);
                 p.round_x(Scalar::s8);
               }),
-              HasSubstr("products of e4m3"));
+              HasSubstr("sums that are promoted"));
+  EXPECT_THAT(why([](auto&, auto& p) { p.formats.fast_accum = true; }),
+              HasSubstr("sums that are promoted"));
   EXPECT_THAT(why([](auto& s, auto&) { s.columns = 256, s.k_tiles = 16, s.stages = 3; }),
               HasSubstr("128 columns a sum in k-tiles of 256"));
   EXPECT_THAT(why([](auto& s, auto&) { s.token_parts = 3; }), HasSubstr("128 tokens in 3 parts"));

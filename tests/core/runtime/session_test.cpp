@@ -109,6 +109,17 @@ TEST(Session, of_rounded_activations_has_a_number_and_intervals_of_its_own_and_t
   EXPECT_NE(to_string(problem), to_string(expression(type, 128, 256, false, Scalar::bf16, 100)));
 }
 
+TEST(Session, of_fast_sums_is_another_one) {
+  const auto& type = ttype("float8_e4m3,channel,scale=float16");
+  const auto promoted = open_session(type, 128, 256, false, false, Scalar::e4m3);
+  const auto fast = open_session(type, 128, 256, false, false, RoundedX(Scalar::e4m3, true));
+  EXPECT_NE(fast, promoted);
+  EXPECT_EQ(session(fast).parts().words, session(promoted).parts().words);
+  EXPECT_TRUE(session(fast).wide().rounded()->fast_accum);
+  EXPECT_TRUE(expression(type, 128, 256, false, Scalar::bf16, 100, session(fast).rounded())
+                  .formats.fast_accum);
+}
+
 TEST(Session, of_rounded_activations_leaves_few_tokens_to_that_of_activations_as_they_come) {
   const auto& type = ttype("uint4,group=64,scale=float16");
   Session& plain = session(open_session(type, 128, 256));
@@ -143,10 +154,12 @@ TEST(Session, of_rounded_activations_is_refused_where_no_expression_is) {
   EXPECT_THAT(rounded("uint4", 264, false, Scalar::s8),
               ThrowsMessage<InvalidArgument>(HasSubstr("264 columns, no multiple of 16")));
   EXPECT_EQ(rounded_called("float8_e4m3"), Scalar::e4m3);
-  EXPECT_EQ(activation_type_of(Scalar::s8), "int8");
-  EXPECT_THAT(
-      [] { rounded_called("int4"); },
-      ThrowsMessage<InvalidArgument>("activation_type is \"int4\", not int8 or float8_e4m3"));
+  EXPECT_EQ(rounded_called("float8_e4m3,fast_accum"), RoundedX(Scalar::e4m3, true));
+  for (const char* name : {"", "int8", "float8_e4m3", "float8_e4m3,fast_accum"})
+    EXPECT_EQ(activation_type_of(rounded_called(name)), name);
+  EXPECT_THAT([] { rounded_called("int4"); },
+              ThrowsMessage<InvalidArgument>(
+                  "activation_type is \"int4\", not int8, float8_e4m3 or float8_e4m3,fast_accum"));
 }
 
 TEST(NoDeviceRounds, says_in_one_line_what_is_missing) {
