@@ -85,6 +85,8 @@ struct Device {
   bool dependent_launch() const { return capability >= 90; }
   /// Threads can wait for an mbarrier.
   bool signals() const { return capability >= 90; }
+  /// Has an instruction from two codes of float8_e4m3 to two f16.
+  bool converts_e4m3() const { return family == Family::nvidia && capability >= 89; }
   bool bulk_copy() const { return copy_instruction(*this, "cp.async.bulk") != nullptr; }
   /// Cycles per second, from the f32 rate.
   double clock() const { return f32_flops / (2.0 * f32_lanes * multiprocessors); }

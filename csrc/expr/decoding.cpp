@@ -287,6 +287,16 @@ Decoding decoding_of(const Problem& problem, ScalePlace place) {
                   table_exponent(*problem.weight.element, problem.activation()));
 }
 
+Decoding converted(Decoding d, const Problem& problem) {
+  const bool scaled = d.scaled && !d.rounded;  // by a product that takes the factor, too
+  if (problem.weight.element != &element_of(Scalar::e4m3) || scaled) return d;
+  if (d.kind != Decoding::Kind::fields) return d;
+  d.fields.factor = std::ldexp(d.fields.factor, -d.exponent);
+  d.exponent = 0;
+  d.fields.converted = true;
+  return d;
+}
+
 Decoding without_subnormals(Decoding d, const Problem& problem) {
   if (d.kind == Decoding::Kind::integers) return d;  // multiplied up by the way they are made
   const Scalar operand = problem.activation();

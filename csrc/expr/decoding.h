@@ -25,6 +25,7 @@ struct FloatFields {
   /// The exponent fills the operand's, f16, whose top one means no number there: the magnitude is
   /// halved, as `halved_f16` does.
   bool halved = false;
+  bool converted = false;  ///< by the device's instruction from e4m3, which makes the same numbers
 
   int carry() const { return place + bits - 1; }
   /// More bits than one are set for codes that are no finite numbers, so that a comparison of
@@ -124,6 +125,10 @@ Decoding decoding_of(const Problem& problem, ScalePlace place = ScalePlace::usua
 /// `decoding` whose operands are no subnormals, for instructions that read these as zero. Throws
 /// Unsupported where the values span more than the normal numbers of the operand's format.
 Decoding without_subnormals(Decoding decoding, const Problem& problem);
+
+/// `decoding` where an instruction makes f16 of codes of e4m3: these are then their values, of
+/// which bf16 is made. The same of other types.
+Decoding converted(Decoding decoding, const Problem& problem);
 
 /// The largest relative error of an operand: 0 unless the values of a table, or their products with
 /// scales, were rounded.

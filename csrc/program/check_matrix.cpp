@@ -217,9 +217,24 @@ Faults check(const Program& program, const UnpackBytes& i) {
   return faults;
 }
 
+/// The instruction knows one format and no scales, and makes its values.
+void check_converted(const Program& program, const UnpackFloat& i, Faults& faults) {
+  const Element& e4m3 = element_of(Scalar::e4m3);
+  const Scalar to = program.registers[i.to].scalar;
+  const int place = mantissa_bits(to) - e4m3.mantissa_bits;
+  const FloatFields values{
+      e4m3.bits,   place,
+      1u << place, std::ldexp(1.0, (1 << (exponent_bits(to) - 1)) - 1 - e4m3.bias),
+      false,       true};
+  if (i.fields != values || i.scales >= 0) {
+    add(faults, "a conversion from e4m3 to ", name_of(to), " that gives no values of e4m3");
+  }
+}
+
 Faults check(const Program& program, const UnpackFloat& i) {
   Faults faults;
   check_decoding(program, i, i.fields.bits, faults);
+  if (i.fields.converted) check_converted(program, i, faults);
   if (i.scales < 0) return faults;
   const Scalar scale = program.registers[i.scales].scalar;
   if (scale != Scalar::e4m3) add(faults, "operands times scales of ", name_of(scale));

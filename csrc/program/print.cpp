@@ -204,8 +204,8 @@ std::string to_string(const Program& program, const Statement& statement) {
           [&](const UnpackFloat& i) {
             out << reg(i.to) << " = unpack f" << i.fields.bits << ' ' << reg(i.from) << " block "
                 << to_string(program, i.block) << " step " << to_string(program, i.step)
-                << " at bit " << i.fields.place << (i.fields.halved ? " halved" : "") << " times "
-                << i.fields.factor;
+                << " at bit " << i.fields.place << (i.fields.halved ? " halved" : "")
+                << (i.fields.converted ? " converted" : "") << " times " << i.fields.factor;
             if (i.scales >= 0) out << " * " << group(i.scales, i.group);
           },
           [&](const ScaleOperand& i) {

@@ -24,8 +24,14 @@ constexpr int kUnitRegisters = 8;
 /// signs; of both rows in both k-steps a code, a difference, the lesser one, an address, a look-up.
 constexpr double kRelativeOperations = 3 * kUnitRegisters + 5 * kRelativeBits + 2 * 2 * 5;
 
-double field_cycles(const Decoding& decoding) {
+double field_cycles(Decoding decoding, const Problem& problem, const Device& device) {
+  if (device.converts_e4m3()) decoding = converted(decoding, problem);
   const FloatFields& f = decoding.fields;
+  // A permutation and a conversion of two codes; bf16 by way of two f32.
+  if (f.converted) {
+    const bool bf16 = problem.activation() == Scalar::bf16;
+    return kPairsPerUnit * (2 * kIntegerCycles + (bf16 ? kIntegerCycles + 2 * kPackedCycles : 0));
+  }
   const FieldPlan& plan = field_plan(f.bits, f.place);
   // A sum and a mask find codes that are no numbers, or a magnitude, a comparison and a mask.
   const double more = f.sets_several() ? kPackedCycles : 0;
@@ -62,7 +68,8 @@ double lookup_cycles(int bits) {
 
 }  // namespace
 
-double decoding_cycles(const Problem& problem, Route route, ScalePlace place) {
+double decoding_cycles(const Problem& problem, const Device& device, Route route,
+                       ScalePlace place) {
   if (place == ScalePlace::relative) return kIntegerCycles * kRelativeOperations;
   if (place == ScalePlace::rounded) {
     // Integers of f16 with stored zero points are multiplied twice.
@@ -70,9 +77,9 @@ double decoding_cycles(const Problem& problem, Route route, ScalePlace place) {
                        problem.weight.stored_zero != Zero::none;
     const double product = kPairsPerUnit * kPackedCycles * (twice ? 2 : 1);
     if (decoding_kind(problem) != Decoding::Kind::fields) {
-      return decoding_cycles(problem, route, ScalePlace::sums) + product;
+      return decoding_cycles(problem, device, route, ScalePlace::sums) + product;
     }
-    return field_cycles(decoding_of(problem, place)) + product;
+    return field_cycles(decoding_of(problem, place), problem, device) + product;
   }
   if (are_float_bytes(problem, route)) {
     const Element& e = *problem.weight.element;
@@ -80,7 +87,7 @@ double decoding_cycles(const Problem& problem, Route route, ScalePlace place) {
     return kIntegerCycles * (plan.mask_count + plan.shift_count);
   }
   switch (decoding_kind(problem)) {
-    case Decoding::Kind::fields: return field_cycles(decoding_of(problem, place));
+    case Decoding::Kind::fields: return field_cycles(decoding_of(problem, place), problem, device);
     case Decoding::Kind::table: return lookup_cycles(problem.weight.bits);
     case Decoding::Kind::integers: break;
   }

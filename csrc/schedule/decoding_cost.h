@@ -15,7 +15,7 @@ constexpr double kIntegerCycles = 2, kPackedCycles = 1, kLookupCycles = 4;
 
 /// Cycles in which a quarter of a multiprocessor issues the decoding of one unit, 16 rows by 64
 /// columns, by one warp. The address of a look-up is one sum of products.
-double decoding_cycles(const Problem& problem, Route route, ScalePlace place);
+double decoding_cycles(const Problem& problem, const Device& device, Route route, ScalePlace place);
 
 /// Registers of a thread beyond what plain integers need.
 int decoding_registers(const Problem& problem, ScalePlace place);

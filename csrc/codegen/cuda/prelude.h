@@ -15,7 +15,7 @@ std::string_view prelude();
 /// Of these, what sm_80 has one instruction for, and sm_75 several.
 std::string_view since_ampere();
 
-/// More of them, for programs with scales of 8 bits.
+/// More of them, for programs with scales of 8 bits and for weights that are converted.
 std::string_view scale_prelude();
 
 /// For programs whose operands are digits of activations (layout/digits.h).

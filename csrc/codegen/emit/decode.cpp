@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/joined.h"
 #include "codegen/emit/emitter.h"
+#include "layout/bit_plan.h"
 #include "layout/field_plan.h"
 #include "layout/in_place.h"
 #include "layout/lookup_plan.h"
@@ -99,6 +100,7 @@ void Emitter::unpack_float(const UnpackFloat& i) {
   const Scalar operand = reg(i.to).scalar;
   const FloatFields& f = i.fields;
   const FieldPlan& plan = field_plan(f.bits, f.place);
+  if (f.converted) return convert_float(i);
   if (i.scales >= 0) scales_of_units(i.to, i.scales, i.group, f.factor);
   for_each_pair(i, f.bits, [&](const std::string& to, int pair, std::int64_t first, int row) {
     std::string value = fields(i.from, first, plan, plan.pairs[pair]);
@@ -120,6 +122,19 @@ void Emitter::unpack_float(const UnpackFloat& i) {
       value = product(operand, value, i.scales >= 0 ? scale_of_unit(row) : both(operand, f.factor));
     }
     line("  ", to, " = ", value, ";", f.halved || f.special != 0 ? " }" : "");
+  });
+}
+
+void Emitter::convert_float(const UnpackFloat& i) {
+  const BitPlan& plan = bit_plan(i.fields.bits);
+  for_each_pair(i, i.fields.bits, [&](const std::string& to, int pair, std::int64_t first, int) {
+    // Codes of 8 bits are the low or the high bytes of both halves of a word.
+    const BitPlace& lowest = plan.pairs[static_cast<std::size_t>(pair)][0];
+    const auto halves =
+        joined("low_e4m3(", dialect_.byte_perm, "(", reg(i.from).name, "[", first + lowest.word,
+               "], 0u, ", lowest.bit == 0 ? "0x20u" : "0x31u", "))");
+    const bool bf16 = reg(i.to).scalar == Scalar::bf16;
+    line("  ", to, " = ", bf16 ? "bf16_of_f16(" : "", halves, bf16 ? ");" : ";");
   });
 }
 

@@ -56,7 +56,9 @@ std::string Emitter::run() {
     return r.scalar == Scalar::e8m0 || r.scalar == Scalar::e4m3;
   });
   const bool operands = has<ScaleOperand>(program_.body, [](const ScaleOperand&) { return true; });
-  if (small_scales || operands) out_ << dialect_.preludes.scales() << '\n';
+  const bool conversions =
+      has<UnpackFloat>(program_.body, [](const UnpackFloat& i) { return i.fields.converted; });
+  if (small_scales || operands || conversions) out_ << dialect_.preludes.scales() << '\n';
   const auto of_digits = [](const auto& named) {
     return named.scalar == Scalar::s8 || named.scalar == Scalar::s32;
   };

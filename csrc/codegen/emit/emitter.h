@@ -135,6 +135,7 @@ class Emitter {
   void split_digits(const SplitDigits& i);
   void join_digits(const JoinDigits& i);
   void unpack_float(const UnpackFloat& i);
+  void convert_float(const UnpackFloat& i);
   /// C++ for the fields of a pair whose unit begins at word `first`.
   std::string fields(RegisterId from, std::int64_t first, const FieldPlan& plan,
                      const FieldPair& pair) const;

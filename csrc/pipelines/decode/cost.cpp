@@ -67,7 +67,7 @@ Cost cost(const DecodeSchedule& s, const Decisions& decisions) {
   const bool own_zero =
       s.route != Route::multiply_add && (s.tiles_per_cta() == 1 || s.activation_stages() > 0);
   const double steps = static_cast<double>(kBlock) / mma.k;  // of a block
-  const double unit = costs.decoding * decoding_cycles(problem, s.route, s.scale_place) +
+  const double unit = costs.decoding * decoding_cycles(problem, device, s.route, s.scale_place) +
                       scaled_sums_cycles(problem, s) +
                       carried.matrix * steps * columns * (own_zero ? 1 + 1.0 / s.m16_tiles : 1) +
                       costs.load_matrix * steps * columns / s.m16_tiles;

@@ -33,9 +33,10 @@ class LinearLowering {
         instruction_(*decisions.core.instruction),
         operand_(operand_scalar(instruction_).value()),
         granule_(decisions.hint.granularity_bytes),
-        decoding_(instruction_.subnormals
-                      ? decoding_of(problem, scale_place)
-                      : without_subnormals(decoding_of(problem, scale_place), problem)) {}
+        decoding_(decoding_on(decisions, problem, scale_place)) {}
+
+  static Decoding decoding_on(const OperandDecisions& decisions, const Problem& problem,
+                              ScalePlace scale_place);
 
   // linear_lowering.cpp: declarations, whose numbers are in order of the calls, and the statements
   // around them. Names are made unique with an underscore, since each becomes one of the target's.

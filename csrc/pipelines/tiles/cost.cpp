@@ -53,8 +53,9 @@ Cost cost(const TileSchedule& s, const Decisions& decisions) {
   // Cycles of one scheduler for one k-tile of one warp.
   const double mma_cycles = matrix_cycles(device, mma);
   const double products = (units + (product ? 1 : 0)) * tokens / mma.n * steps;
-  const double decoding = costs.beside * units * decoding_cycles(problem, s.route, s.scale_place) *
-                          steps / (static_cast<double>(kBlock) / mma.k);
+  const double decoding = costs.beside * units *
+                          decoding_cycles(problem, device, s.route, s.scale_place) * steps /
+                          (static_cast<double>(kBlock) / mma.k);
   const double scaling = totals ? groups * units * (tokens / 2 + costs.scale_cycles) : 0;
   const double loads = costs.load_matrix_cycles * steps * tokens / 16;
   const double warps = static_cast<double>(s.warps_n) * s.warps_m;

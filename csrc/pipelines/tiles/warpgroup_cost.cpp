@@ -68,7 +68,8 @@ Cost cost_of_warpgroups(const TileSchedule& s, const Decisions& decisions) {
       std::max(pace.product * 2 * row.m * of_instruction * row.k / rate, least) *
       instructions_of_step * groups * steps * resident;
   const double decoding = costs.decoding * units *
-                          decoding_cycles(problem, s.route, s.scale_place) * s.columns / kBlock;
+                          decoding_cycles(problem, device, s.route, s.scale_place) * s.columns /
+                          kBlock;
   const double scaling =
       keeps_totals(s, problem) ? costs.scaling * units * tokens / 2 * scaled_sums(s, problem) : 0;
   const double storing = s.tensor_memory ? costs.store_cycles * units * steps : 0;

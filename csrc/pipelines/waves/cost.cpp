@@ -33,8 +33,8 @@ double more_of_float_bytes(const Problem& problem, const MatrixInstruction& row)
 }
 
 /// Of 16 rows by 64 columns of 32 lanes.
-double operations_of_unit(const Problem& problem, const WaveSchedule& s) {
-  return decoding_cycles(problem, s.route, s.scale_place) / kIntegerCycles;
+double operations_of_unit(const Problem& problem, const Device& device, const WaveSchedule& s) {
+  return decoding_cycles(problem, device, s.route, s.scale_place) / kIntegerCycles;
 }
 
 double fullest(double groups, double places) {
@@ -70,7 +70,7 @@ Cost cost(const WaveSchedule& s, const Decisions& decisions) {
   double products = (pieces + (product ? 1 : 0)) * tokens / row.n * steps * matrix_clocks;
   const double words = static_cast<double>(kWaveRows) * s.columns / kWaveLanes / 4;  // of a lane
   const double operations = words * more_of_float_bytes(problem, row) +
-                            operations_of_unit(problem, s) * (kWaveRows / 16.0) / 2 *
+                            operations_of_unit(problem, device, s) * (kWaveRows / 16.0) / 2 *
                                 (static_cast<double>(s.columns) / kBlock);
   const bool by_f32 = problem.activation() == Scalar::bf16 && s.route == Route::multiply_add;
   const double rows_of_lane = s.products == WaveProducts::dots ? pieces : 4 * pieces;

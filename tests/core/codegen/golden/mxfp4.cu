@@ -34,6 +34,8 @@ DEVICE u32 high_twice(u32 both) {
   asm("{.reg .b16 l, h; mov.b32 {l, h}, %1; mov.b32 %0, {h, h};}" : "=r"(twice) : "r"(both));
   return twice;
 }
+// Two f16 that bf16 holds.
+DEVICE u32 bf16_of_f16(u32 both) { return pack_bf16(low_f16(both), high_f16(both)); }
 // Two f16 times a factor.
 DEVICE u32 scaled_bf16(u32 both, float factor) {
   return pack_bf16(low_f16(both) * factor, high_f16(both) * factor);
