@@ -63,7 +63,12 @@ def new_folder(destination: Path, *, force: bool) -> Iterator[Path]:
             with writing(destination):
                 temporary = held.enter_context(leftovers.new_partial(destination))
                 held.callback(shutil.rmtree, temporary, ignore_errors=True)
-            yield temporary
+            try:
+                yield temporary
+            except DestinationError as error:
+                # Nobody has asked for the temporary folder, which is gone when this is read.
+                told = str(error).replace(str(temporary), str(destination))
+                raise DestinationError(told) from error.__cause__
             with writing(destination):
                 _sync(temporary)
             check_destination(destination, force=force)  # another process may have been quicker
