@@ -4,7 +4,9 @@ its class: ``F.linear(x, self.proj.weight)``, ``self.dt_proj.weight @ x`` (Mamba
 
 Only what holds for every call counts. A layer that is also called somewhere in the class (BLOOM's
 ``dense``, whose weight a rarely used branch reads) is an ordinary layer; so is one that is handed
-to a function, or whose weight is asked for its dtype alone.
+to a function, or whose weight is asked for its dtype alone. Calls for models that transformers has
+marked as quantised (Jamba, FalconMamba) do not count: a model that was converted in memory has no
+such mark.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ _METADATA = frozenset({
     "requires_grad", "shape", "size",
 })  # fmt: skip
 _CALLS = ("forward", "__call__")
+_MARK = "_is_quantized"  #: What transformers sets on the config of a model that it has quantised.
 
 _Functions = tuple[tuple[str, types.FunctionType], ...]
 
@@ -100,8 +103,26 @@ def _uses(function: types.FunctionType, child: str) -> tuple[bool, bool]:
             continue
         part = parents[node]
         if not isinstance(part, ast.Attribute) or part.attr in _CALLS:
+            if _only_if_marked(node, parents):
+                continue
             return True, False
         if part.attr == "weight":
             asked = parents[part]
             elements |= not isinstance(asked, ast.Attribute) or asked.attr not in _METADATA
     return False, elements
+
+
+def _only_if_marked(node: ast.AST, parents: dict[ast.AST, ast.AST]) -> bool:
+    """Whether ``node`` is reached only where ``hasattr(config, "_is_quantized")`` holds."""
+    while (outer := parents.get(node)) is not None:
+        if isinstance(outer, ast.If) and node in outer.body and _asks_for_mark(outer.test):
+            return True
+        node = outer
+    return False
+
+
+def _asks_for_mark(test: ast.AST) -> bool:
+    if not isinstance(test, ast.Call) or not isinstance(test.func, ast.Name):
+        return False
+    names = [each.value for each in test.args if isinstance(each, ast.Constant)]
+    return test.func.id == "hasattr" and names == [_MARK]

@@ -173,6 +173,35 @@ def test_what_a_model_reads_and_never_calls_is_left_by_every_door(tmp_path):
         assert torch.equal(made, expected)
 
 
+@pytest.mark.parametrize("name", ["Jamba", "FalconMamba"])
+def test_what_a_model_calls_only_where_it_is_marked_as_quantised_is_left(name, tmp_path):
+    """Both read ``dt_proj.weight``, unless transformers has marked the config as that of a
+    quantised model: a model that was converted in memory raised in each call."""
+    import transformers
+
+    torch.manual_seed(0)
+    fields = dict(hidden_size=64, num_hidden_layers=2, vocab_size=128, pad_token_id=0)
+    if name == "Jamba":
+        fields |= dict(
+            intermediate_size=64, num_attention_heads=4, num_key_value_heads=2, num_experts=2,
+            attn_layer_period=2, attn_layer_offset=1, mamba_d_state=8, mamba_dt_rank=8,
+        )  # fmt: skip
+    else:
+        fields |= dict(state_size=8, time_step_rank=8)
+    config = getattr(transformers, f"{name}Config")(**fields)
+    getattr(transformers, f"{name}ForCausalLM")(config).save_pretrained(tmp_path / "dense")
+    expected = None
+    for model, report in through_every_door(tmp_path / "dense", tmp_path, "int8", 32):
+        left = {layer for layer, each in report.left.items() if "Mixer reads" in each.reason}
+        assert left and all(layer.endswith(".dt_proj") for layer in left)
+        assert any(layer.endswith(".in_proj") for layer in packed(model))
+        made = logits(model)
+        expected = made if expected is None else expected
+        torch.testing.assert_close(made, expected)  # of two branches, whose sums differ
+        model.train()
+        assert model(torch.ones(1, 5, dtype=torch.int64)).logits.requires_grad
+
+
 def test_the_command_line_prints_what_it_left(mixtral, other_function, tmp_path, capsys):
     with pytest.raises(SystemExit, match="^0$"):
         main(["convert", str(mixtral), str(tmp_path / "out")])

@@ -132,11 +132,20 @@ def test_attention_of_torch_computes_the_same_though_it_reads_a_weight_itself():
 
 
 class Reads(nn.Module):
-    """What modules do with layers that they hold: only ``called`` and ``both`` can be packed."""
+    """What modules do with layers that they hold."""
 
     def __init__(self):
         super().__init__()
-        for name in ("called", "both", "read", "read_below", "handed", "asked"):
+        for name in (
+            "called",
+            "both",
+            "read",
+            "read_below",
+            "marked",
+            "flagged",
+            "handed",
+            "asked",
+        ):
             self.add_module(name, nn.Linear(64, 64))
         nn.init.ones_(self.called.bias)
         nn.init.normal_(self.asked.weight)
@@ -147,6 +156,14 @@ class Reads(nn.Module):
         return self.below(x) + torch.func.functional_call(self.handed, {}, (x,))
 
     def below(self, x):
+        if hasattr(self, "_is_quantized"):
+            x = self.marked(x)
+        else:
+            x = x @ self.marked.weight.T
+        if hasattr(self, "_is_fast"):  # a mark of their own, which anybody may set
+            x = self.flagged(x)
+        elif x.is_sparse:
+            x = x @ self.flagged.weight.T
         return torch.einsum("...k,nk->...n", x, self.read_below.weight)
 
 
@@ -157,8 +174,9 @@ def test_layers_whose_weight_is_read_and_that_are_never_called_stay_dense():
     assert {name: left.reason for name, left in report.left.items()} == {
         "read": "Reads reads its weight",
         "read_below": "Reads reads its weight",
+        "marked": "Reads reads its weight",
     }
-    assert packed(model) == {"called", "both", "handed", "asked"}
+    assert packed(model) == {"called", "both", "flagged", "handed", "asked"}
     assert model(torch.randn(2, 64)).shape == (2, 64)
 
 
