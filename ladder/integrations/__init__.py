@@ -15,6 +15,7 @@ _WATCHED = {
     "transformers.quantizers.auto": "ladder.integrations.transformers",
     "transformers.modeling_utils": "ladder.integrations.transformers.saving",
     "peft.tuners.lora.model": "ladder.integrations.peft",
+    "torch.optim.swa_utils": "ladder.integrations.averaging",
 }
 _SUBMODULES = ("peft", "transformers")
 
