@@ -16,11 +16,12 @@ from ladder.quantization_range import (
     check_cast,
     check_ends,
     check_float32,
+    check_least,
     check_range,
     check_unscaled,
     check_zeros,
 )
-from ladder.types import FLOAT_DTYPES, TType, _checked, dtype_name, with_defaults
+from ladder.types import FLOAT_DTYPES, TType, _checked, dtype_name, element, with_defaults
 from ladder.weight import Weight
 
 _whose: ContextVar[tuple[str, ...]] = ContextVar("names of what is being quantised", default=())
@@ -59,7 +60,9 @@ def quantize(
             channel). The last group may be shorter.
         symmetric: unsigned integers only: True fixes the zero point at 2**(bits - 1).
         method: "nearest" takes the scale from the largest magnitude of the block; "search" tries 24
-            others and keeps the one with the least squared error.
+            others and keeps the one with the least squared error. Of scales that are powers of two
+            (e8m0) the one above may be twice too large for a narrow type, so that "nearest" is
+            "search" there, but for MX blocks ("mxfp4", ...).
         scale_dtype: float16, bfloat16 or float32, when ``weight_type`` does not name one.
     Returns:
         The packed weight, on the device of ``weight``. On CUDA devices it is quantised by kernels,
@@ -85,6 +88,8 @@ def quantize(
         weight_type, group_size=group_size, symmetric=symmetric, scale_dtype=scale_dtype
     )
     n, k = weight.shape
+    if not n or not k:
+        raise InvalidArgument(f"weight has shape {[n, k]}: nothing to quantise")
     if ttype.bits > 8:
         return _convert(weight, ttype)
     source = weight.detach().to(torch.float32).contiguous()
@@ -92,7 +97,8 @@ def quantize(
         check_float32(weight, source)
     if weight.is_cuda:
         _library.find_compiler()
-    parts = _checked(torch.ops.ladder.quantize, source, str(ttype), method == "search")
+    search = method == "search" or _has_free_powers(ttype)
+    parts = _checked(torch.ops.ladder.quantize, source, str(ttype), search)
     if weight.is_cuda:
         _library.log_notices()
     qweight, scales, zeros, scale2 = parts
@@ -111,7 +117,15 @@ def quantize(
     else:
         check_zeros(source, packed, "".join(f"{name}: " for name in _whose.get()))
         check_ends(source, packed)
+        check_least(source, packed, "".join(f"{name}: " for name in _whose.get()))
     return packed
+
+
+def _has_free_powers(ttype: TType) -> bool:
+    """Whether scales are powers of two, and no standard says which ones: block types that have a
+    name are spelled in one word."""
+    powers = ttype.scale is not None and element(ttype.scale).encoding == "exponent"
+    return powers and "," in str(ttype)
 
 
 def _convert(weight: Tensor, ttype: TType) -> Weight:

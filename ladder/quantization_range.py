@@ -145,6 +145,31 @@ def check_ends(source: Tensor, packed: Weight) -> None:
     )
 
 
+def check_least(source: Tensor, packed: Weight, whose: str) -> None:
+    """Warn where numbers became zero because their block wants a smaller power of two than e8m0
+    has."""
+    ttype, (n, k), scales = packed.type, packed.shape, packed.scales
+    if type(scales) is not Tensor or scales.is_meta or ttype.scale is None:
+        return
+    if element(ttype.scale).encoding != "exponent" or scales.all():  # code 0 is the least
+        return
+    rows, columns = ttype.rows or n, ttype.columns or k
+    blocks = torch.nn.functional.pad(source.abs(), (0, -k % columns, 0, -n % rows))
+    blocks = blocks.view(scales.shape[0], rows, scales.shape[1], columns)
+    least = _ends(ttype.scale)[0]
+    reach = least * _code_values(ttype).abs().max().item()
+    small = (scales == 0) & (blocks.amax((1, 3)) <= reach / 2)
+    gone = small.repeat_interleave(rows, 0)[:n].repeat_interleave(columns, 1)[:, :k]
+    gone &= (source != 0) & (packed.dequantize() == 0)
+    if count := int(gone.sum()):
+        _log.warning(
+            "%s%d of %d numbers of a weight [%d, %d] have magnitudes up to %.3g, for which scales "
+            'of %s in type "%s", %.3g or more, are too large: they become zero; scales of float32 '
+            "do",
+            *(whose, count, n * k, n, k, _most(source[gone]), ttype.scale, ttype, least),
+        )
+
+
 def check_unscaled(source: Tensor, packed: Weight) -> None:
     """Raise InvalidArgument where a type without scales does not reach a weight, or leaves nothing
     of it."""
