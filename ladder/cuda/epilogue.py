@@ -152,7 +152,7 @@ def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     grad_x = of_sums @ values if ctx.needs_input_grad[0] else None
     grad_bias = None
     if ctx.needs_input_grad[3]:
-        grad_bias = of_sums.flatten(0, -2).sum(0) if of_sums.dim() > 1 else of_sums
+        grad_bias = of_sums.sum(tuple(range(of_sums.dim() - 1))) if of_sums.dim() > 1 else of_sums
     return grad_x, None, None, grad_bias, None, None, None, None, None, None
 
 

@@ -148,7 +148,7 @@ def weight_gradients(ctx: Any, grad: Tensor, bias_at: int) -> tuple[Tensor | Non
         values = _ops.dequantize_image(image, ctx.weight, ctx.n, ctx.k, grad.dtype)
         grad_x = grad @ values
     if ctx.needs_input_grad[bias_at]:
-        grad_bias = grad.flatten(0, -2).sum(0) if grad.dim() > 1 else grad
+        grad_bias = grad.sum(tuple(range(grad.dim() - 1))) if grad.dim() > 1 else grad
     return grad_x, grad_bias
 
 

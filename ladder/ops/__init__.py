@@ -285,7 +285,7 @@ def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         values = _ops.dequantize(qweight, scales, zeros, scale2, g_idx, ctx.type, ctx.k)
         grad_x = grad @ values.to(grad.dtype)
     if ctx.needs_input_grad[6]:
-        grad_bias = grad.flatten(0, -2).sum(0) if grad.dim() > 1 else grad
+        grad_bias = grad.sum(tuple(range(grad.dim() - 1))) if grad.dim() > 1 else grad
     grad_residual = grad if ctx.has_residual else None
     return grad_x, None, None, None, None, None, grad_bias, None, grad_residual
 
