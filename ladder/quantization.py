@@ -87,17 +87,20 @@ def quantize(
     ttype = with_defaults(
         weight_type, group_size=group_size, symmetric=symmetric, scale_dtype=scale_dtype
     )
+    if not weight.numel():
+        raise InvalidArgument(f"weight has shape {list(weight.shape)}: nothing to quantise")
+    search = method == "search" or _has_free_powers(ttype)
+    with torch.inference_mode(False), torch.no_grad():  # training may follow inference
+        return _convert(weight, ttype) if ttype.bits > 8 else _quantize(weight, ttype, search)
+
+
+def _quantize(weight: Tensor, ttype: TType, search: bool) -> Weight:
     n, k = weight.shape
-    if not n or not k:
-        raise InvalidArgument(f"weight has shape {[n, k]}: nothing to quantise")
-    if ttype.bits > 8:
-        return _convert(weight, ttype)
     source = weight.detach().to(torch.float32).contiguous()
     if weight.dtype == torch.float64:
         check_float32(weight, source)
     if weight.is_cuda:
         _library.find_compiler()
-    search = method == "search" or _has_free_powers(ttype)
     parts = _checked(torch.ops.ladder.quantize, source, str(ttype), search)
     if weight.is_cuda:
         _library.log_notices()
@@ -115,9 +118,10 @@ def quantize(
     if ttype.scale is None:
         check_unscaled(source, packed)
     else:
-        check_zeros(source, packed, "".join(f"{name}: " for name in _whose.get()))
+        whose = "".join(f"{name}: " for name in _whose.get())
+        check_zeros(source, packed, whose)
         check_ends(source, packed)
-        check_least(source, packed, "".join(f"{name}: " for name in _whose.get()))
+        check_least(source, packed, whose)
     return packed
 
 

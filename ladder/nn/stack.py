@@ -109,10 +109,12 @@ class PackedStack(StackImage):
                 break
             for name, part in weight.tensors().items():
                 if name == "g_idx" and self.g_idx is None:
-                    of_all = in_order.to(part.device).expand(self.experts, -1)
-                    self.register_buffer(name, of_all.contiguous())
+                    with torch.inference_mode(False):
+                        of_all = in_order.to(part.device).repeat(self.experts, 1)
+                    self.register_buffer(name, of_all)
                 elif count == 1:  # one buffer for all, filled as the weights come
-                    whole = part.new_zeros((self.experts, *part.shape))
+                    with torch.inference_mode(False):  # training may follow inference
+                        whole = part.new_zeros((self.experts, *part.shape))
                     self.register_buffer(name, whole)
                 getattr(self, name)[count - 1] = part
         if count != self.experts:
