@@ -91,6 +91,15 @@ class PackedModule(QuickCall):
         add("scale2", (1,), torch.float32 if ttype.scale2 else None)
         add("g_idx", (k,), torch.int32 if act_order else None)
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        # Layers of other packages' files have one until it is repacked.
+        if name == "weight" and name not in self._buffers and name not in self._parameters:
+            raise Unsupported(
+                f"weight is packed, as {self._type_text}, and cannot be assigned: set_weight takes "
+                "a ladder.Weight, which ladder.quantize makes"
+            )
+        super().__setattr__(name, value)
+
     def set_weight(self, weight: Weight) -> None:
         """Take over the parts of ``weight``. Raises InvalidArgument when type or shape differ."""
         if weight.type != self.weight_type or weight.shape != (self.out_features, self.in_features):

@@ -42,14 +42,20 @@ def check_state(
     own: Mapping[str, Tensor | None],
     type: TType,
 ) -> None:
-    """Raise InvalidArgument, before anything is copied, where a ``state_dict`` has parts of a
-    weight of another ``type``, or numbers that are not finite.
+    """Raise InvalidArgument, before anything is copied, where a ``state_dict`` has a dense weight,
+    parts of a weight of another ``type``, or numbers that are not finite.
 
     Args:
         metadata: of the module, as ``_load_from_state_dict`` has it.
         own: the parts of the module.
     """
     given = {part: state_dict[prefix + part] for part in PARTS if prefix + part in state_dict}
+    if prefix + "weight" in state_dict and "qweight" not in given and "weight" not in own:
+        # strict=False would leave the weight as it is, and load the bias.
+        raise InvalidArgument(
+            f'{prefix}weight is of a dense layer, and this one is packed as "{type}": load it into '
+            "the dense model, and convert that"
+        )
     for part, tensor in given.items():
         kept = own.get(part)
         if kept is not None and tensor.dtype != kept.dtype:
