@@ -44,8 +44,9 @@ def transformed() -> bool:
     return func_level() is not None or forward_levels._current_level >= 0
 
 
-# As in ladder/nn/linear.py: asked when a graph is traced, not by it. torch.compile takes what
-# func_level() gives for an object, never None; it keeps the levels as it traces, and guards them.
+# As in ladder/nn/linear_products.py: asked when a graph is traced, not by it. torch.compile takes
+# what func_level() gives for an object, never None; it keeps the levels as it traces, and guards
+# them.
 transformed._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 

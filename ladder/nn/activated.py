@@ -27,6 +27,7 @@ from torch.compiler import is_compiling as _is_compiling
 from ladder.cuda import image as images
 from ladder.cuda.epilogue import linear_then
 from ladder.errors import Unsupported
+from ladder.nn.arguments import named_input
 from ladder.nn.linear import Linear
 from ladder.nn.quick_call import watched
 from ladder.nn.slot import Slot
@@ -186,8 +187,10 @@ class Passes(Subclassed):
 
     _extra = ("_takers",)
 
-    def forward(self, x: Any) -> Any:
-        return x.y if type(x) is Activated else super().forward(x)
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        if args and type(args[0]) is Activated:
+            return args[0].y
+        return super().forward(*args, **kwargs)  # whatever the model calls its argument
 
 
 class ActivatedLinear(Subclassed, Linear):
@@ -195,7 +198,10 @@ class ActivatedLinear(Subclassed, Linear):
 
     _extra = ("_taken", "_numbers")
 
-    def forward(self, x: Tensor, residual: Tensor | None = None) -> Any:
+    def forward(
+        self, x: Tensor | None = None, residual: Tensor | None = None, *, input: Any = None
+    ) -> Any:
+        x = named_input(x, input)
         taken: Taken | None = self.__dict__.get("_taken")
         if residual is not None or taken is None:
             return Linear.forward(self, x, residual)

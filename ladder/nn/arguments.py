@@ -21,6 +21,16 @@ def check_integers(**sizes: Any) -> None:
             raise InvalidArgument(f"{name} is {size!r}, not an integer")
 
 
+def named_input(x: Any, input: Any) -> Any:
+    """``x`` of a call, which the modules of torch call ``input``. Raises InvalidArgument where both
+    names are given."""
+    if input is None:
+        return x
+    if x is not None:
+        raise InvalidArgument("x and input are both given, two names of one argument")
+    return input
+
+
 def check_model(model: Any, name: str = "model") -> None:
     """Raise InvalidArgument unless it is a module."""
     if not isinstance(model, nn.Module):

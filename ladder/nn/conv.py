@@ -16,12 +16,12 @@ from ladder.cuda.request import check_mode
 from ladder.cuda.tune_items import ItemsProblem
 from ladder.cuda.tune_items import tune as tune_items
 from ladder.errors import InvalidArgument
-from ladder.nn.arguments import check_integers
+from ladder.nn.arguments import check_integers, named_input
 from ladder.nn.conv_products import by_columns, by_values, filters, padded, pair, sides
 from ladder.nn.metadata import WeightMetadata
 from ladder.nn.packed import PackedModule
 from ladder.nn.select_conv import filter_rows
-from ladder.ops.transforms import autocast, check_tensor
+from ladder.ops.transforms import autocast, check_activations, check_tensor
 from ladder.quantization import quantize
 from ladder.types import TType, with_defaults
 from ladder.weight import Weight
@@ -183,11 +183,12 @@ class Conv2d(PackedModule):
         shape = (self.out_channels, self.in_channels // self.groups, *self.kernel_size)
         return WeightMetadata(shape, self.dtype, self.device)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor | None = None, *, input: Any = None) -> Tensor:
         """Multiply windows.
 
         Args:
             x: [N, C, H, W] or [C, H, W], float32, float16 or bfloat16, any memory format.
+            input: another name of ``x``, which it has in ``nn.Conv2d``.
         Returns:
             [N, F, H', W'] or [F, H', W'], channels last in memory, in the dtype of ``x``, or of
             autocast where that is on. Gradients flow to ``x`` and bias.
@@ -198,6 +199,7 @@ class Conv2d(PackedModule):
             As :func:`ladder.ops.linear` of the windows. With several groups a CPU sums in float32
             and rounds once; GPUs multiply by weights in the dtype of ``x``.
         """
+        x = named_input(x, input)
         check_tensor(x)
         if x.dim() not in (3, 4) or x.shape[-3] != self.in_channels:
             raise InvalidArgument(
@@ -205,6 +207,7 @@ class Conv2d(PackedModule):
                 f"[{self.in_channels}, H, W]"
             )
         x = autocast(x)
+        check_activations(x)
         if x.dim() == 3:
             return self._images(x[None])[0]
         return self._images(x)

@@ -23,6 +23,7 @@ from ladder._torch import recording as _recording
 from ladder.cuda import image as images
 from ladder.cuda.epilogue import in_turn, linear_then
 from ladder.errors import Unsupported
+from ladder.nn.arguments import named_input
 from ladder.nn.gated_form import Form
 from ladder.nn.joined import joined
 from ladder.nn.joined import objection as merge_objection
@@ -64,7 +65,10 @@ class GatedLinear(Linear):
     def gating(self, gating: Gating) -> None:
         self._gating = gating
 
-    def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
+    def forward(
+        self, x: Tensor | None = None, residual: Tensor | None = None, *, input: Any = None
+    ) -> Tensor:
+        x = named_input(x, input)
         if residual is not None:
             raise Unsupported("kernels add no residual to a product of gate and up")
         return self.product(x, None)

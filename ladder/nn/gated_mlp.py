@@ -170,7 +170,7 @@ class GatedMLP(nn.Module):
     adds_residual = True
 
     def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
-        check_tensor(x)
+        check_tensor(x, jagged=True)
         if x.is_cuda and self._left is None and not torch.compiler.is_compiling():
             if torch.cuda.is_current_stream_capturing():
                 raise RuntimeError(

@@ -34,6 +34,7 @@ from ladder._torch import recording as _recording
 from ladder._torch import transformed as _transformed
 from ladder.cuda.request import Request
 from ladder.errors import Unsupported
+from ladder.nn.arguments import named_input
 from ladder.nn.joined import joined
 from ladder.nn.linear import Linear
 from ladder.nn.slot import Result, Slot, modes_of
@@ -182,7 +183,10 @@ class MergedLinear(Linear):
     _merged: MergedWeight
     _place: int
 
-    def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
+    def forward(
+        self, x: Tensor | None = None, residual: Tensor | None = None, *, input: Any = None
+    ) -> Tensor:
+        x = named_input(x, input)
         state = self.__dict__
         merged, place = state.get("_merged"), state.get("_place")
         # Something may have kept this method from the time when there was a weight.

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from ladder import ops
 from ladder.errors import InvalidArgument, Unsupported
+from ladder.nn.arguments import named_input
 from ladder.nn.collectives import (
     gather,
     gather_for_parts,
@@ -127,9 +128,12 @@ class ParallelLinear(Linear):
     whole_shape: tuple[int, int]  #: [N, K] of all parts together
     group: Any  #: the ProcessGroup
 
-    def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
+    def forward(
+        self, x: Tensor | None = None, residual: Tensor | None = None, *, input: Any = None
+    ) -> Tensor:
         """[..., K or its share] to [..., N or its share], as ``shard`` says. A residual is added to
         y as the caller gets it, rounded."""
+        x = named_input(x, input)
         if residual is not None:
             return plus(self.forward(x), residual)
         shard, group, (n, k) = self.shard, self.group, self.whole_shape

@@ -24,7 +24,10 @@ _absent = object()
 
 def with_residual(layer: Linear, x: Tensor, residual: Tensor) -> Tensor:
     """:meth:`ladder.nn.linear.Linear.forward` with a residual."""
-    check_tensor(residual, "residual")
+    check_tensor(residual, "residual", jagged=True)
+    check_tensor(x, jagged=True)
+    if x.is_nested:
+        return plus(layer(x), residual)
     if _is_compiling():
         layer._prepare_for_trace()
     elif (image := image_of_plain_call(layer, x, residual)) is not None:
@@ -59,7 +62,7 @@ def added_to(residual: Tensor | None, layer: nn.Module, x: Tensor) -> Tensor:
     if residual is None:
         y: Tensor = layer(x)
         return y
-    check_tensor(residual, "residual")
+    check_tensor(residual, "residual", jagged=True)
     if getattr(layer, "adds_residual", False):
         y = layer(x, residual)
         return y

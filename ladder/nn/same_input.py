@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ladder.nn.arguments import named_input
 from ladder.nn.linear import Linear
 from ladder.nn.merged import MergedLinear
 from ladder.nn.parallel import ParallelLinear
@@ -111,7 +112,9 @@ def _watched(model: nn.Module) -> Iterator[dict[str, list[_Calls]]]:
             module.training = True
 
 
-def _zeros(n: int, x: Tensor) -> Tensor:
+def _zeros(n: int, x: Any = None, residual: Any = None, *, input: Any = None) -> Tensor:
+    """Called as :meth:`ladder.Linear.forward` is."""
+    x = named_input(x, input)
     return x.new_zeros((*x.shape[:-1], n))
 
 

@@ -57,6 +57,7 @@ def _subclass(base: type[Subclassed], kind: type[nn.Module]) -> Any:
     forward: Any = types.FunctionType(
         of.__code__, of.__globals__, of.__name__, of.__defaults__, of.__closure__
     )
+    forward.__kwdefaults__ = of.__kwdefaults__
     forward.__signature__ = inspect.signature(kind.forward)
     names = {
         "__module__": kind.__module__,

@@ -18,8 +18,9 @@ from ladder.types import dtype_name
 ACTIVATION_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
-def check_tensor(x: object, name: str = "x") -> None:
-    """Raise InvalidArgument unless it is a tensor; Unsupported for what torch.fx traces with."""
+def check_tensor(x: object, name: str = "x", *, jagged: bool = False) -> None:
+    """Raise InvalidArgument unless it is a tensor whose numbers all are there, in rows of one
+    length, or of several where ``jagged``; Unsupported for what torch.fx traces with."""
     if not isinstance(x, Tensor):
         if isinstance(x, fx.Proxy):
             raise Unsupported(
@@ -27,6 +28,19 @@ def check_tensor(x: object, name: str = "x") -> None:
                 "is_leaf_module is true of them, or use torch.export.export"
             )
         raise InvalidArgument(f"{name} is of {type(x).__name__}, not a tensor")
+    layout = x.layout
+    if layout is torch.strided and x.is_nested:
+        raise InvalidArgument(
+            f"{name} is a nested tensor of layout torch.strided: torch.nested.nested_tensor(..., "
+            "layout=torch.jagged) makes one that layers take"
+        )
+    if layout is torch.jagged and not jagged:
+        raise InvalidArgument(
+            f"{name} is a nested tensor, which this module does not take: {name}.values() are its "
+            "rows"
+        )
+    if layout is not torch.strided and layout is not torch.jagged:
+        raise InvalidArgument(f"{name} has layout {layout}, not torch.strided: {name}.to_dense()")
 
 
 def autocast_dtype(x: Tensor) -> torch.dtype | None:

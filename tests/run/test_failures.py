@@ -11,6 +11,7 @@ from drawn import exact_weight, integers
 import ladder
 from ladder.cuda import image, kernels
 from ladder.nn import linear as linear_module
+from ladder.nn import linear_products
 
 without_driver = pytest.mark.skipif(torch.cuda.is_available(), reason="a driver is here")
 
@@ -73,7 +74,7 @@ def in_image(layer, monkeypatch):
 
     monkeypatch.setattr(linear_module, "_linear_no_grad", fail)
     monkeypatch.setattr(linear_module, "_linear_with_grad", fail)
-    monkeypatch.setattr(linear_module, "linear_image", fail)
+    monkeypatch.setattr(linear_products, "linear_image", fail)
     return codes
 
 

@@ -67,12 +67,12 @@ def test_it_comes_before_rounding_to_int8():
 
 def test_kernels_are_given_the_product(monkeypatch):
     """What a GPU does, whose kernels are not here: the shortest way to them is not taken."""
-    from ladder.nn import linear
+    from ladder.nn import linear, linear_products
 
     made, x = layer(bias=False), inputs()
     made._set_image(torch.zeros(4, dtype=torch.int32), 7)
     monkeypatch.setattr(linear, "_linear_no_grad", lambda *given: None)
-    monkeypatch.setattr(linear, "linear_image", lambda x, image, bias, number, n: x)
+    monkeypatch.setattr(linear_products, "linear_image", lambda x, image, bias, number, n: x)
     assert torch.equal(made(x), x * made.pre_scale)
 
 
