@@ -37,6 +37,7 @@ from ladder.errors import Unsupported
 from ladder.nn.arguments import named_input
 from ladder.nn.joined import joined
 from ladder.nn.linear import Linear
+from ladder.nn.ragged import nested_like, rows_of_nested
 from ladder.nn.slot import Result, Slot, modes_of
 from ladder.ops.transforms import plus
 
@@ -101,6 +102,9 @@ class MergedWeight:
         return parts[place]  # type: ignore[return-value]  # not None, as was just asked
 
     def _product(self, x: Tensor) -> tuple[Tensor, ...]:
+        if getattr(x, "is_nested", False):  # torch crashes in the backward of its split
+            rows = rows_of_nested(x, self.linear.in_features)
+            return tuple(nested_like(x, part) for part in self._product(rows))
         y = self._by_biases(x) if _grad_enabled() or _recording() or self._exchanged() else None
         if y is None:
             y = self.linear.forward(x)

@@ -11,18 +11,32 @@ import torch
 from torch import Tensor
 
 from ladder.errors import InvalidArgument
+from ladder.ops.transforms import check_tensor
 
 
 def by_rows(x: Tensor, product: Callable[[Tensor], Tensor], k: int) -> Tensor:
     """``product`` of the tokens of a jagged ``x`` [B, j, ..., K], in a tensor of the same lengths.
+    Raises InvalidArgument as :func:`rows_of_nested`."""
+    return nested_like(x, product(rows_of_nested(x, k)))
 
-    Raises:
-        InvalidArgument: the lengths are those of the last dimension, which is to be ``k``.
-    """
+
+def rows_of_nested(x: Tensor, k: int) -> Tensor:
+    """The tokens of a jagged ``x``. Raises InvalidArgument where the lengths are those of the last
+    dimension, which is to be ``k``, or for a nested tensor of another layout."""
+    check_tensor(x, jagged=True)
     nested: Any = x
-    ragged = getattr(nested, "_ragged_idx", 1)
-    if ragged == x.dim() - 1:
+    if _ragged(x) == x.dim() - 1:
         raise InvalidArgument(f"the last dimension of x is ragged; the weight has {k} columns")
+    return nested.values()
+
+
+def nested_like(x: Tensor, rows: Tensor) -> Tensor:
+    """``rows`` with the lengths of a jagged ``x``."""
+    nested: Any = x
     return torch.nested.nested_tensor_from_jagged(
-        product(nested.values()), nested.offsets(), nested.lengths(), jagged_dim=ragged
+        rows, nested.offsets(), nested.lengths(), jagged_dim=_ragged(x)
     )
+
+
+def _ragged(x: Tensor) -> int:
+    return getattr(x, "_ragged_idx", 1)

@@ -137,6 +137,25 @@ def test_a_gated_mlp_takes_rows_of_several_lengths():
     assert y.values().any() and torch.equal(y.values(), mlp(x))
 
 
+@pytest.mark.parametrize("optimized", [False, True])
+@pytest.mark.parametrize("activation_type", [None, "int8"])
+def test_models_take_rows_of_several_lengths(optimized, activation_type):
+    torch.manual_seed(0)
+    model, x = nn.Sequential(MLP(), QKV()), torch.randn(7, K)
+    ladder.convert(model, "uint4", group_size=32, activation_type=activation_type)
+    if optimized:
+        ladder.optimize(model, example=x)
+    wanted = model(x)
+    for graded in (False, True):
+        with torch.set_grad_enabled(graded):
+            assert torch.equal(model(jagged(x)).values(), wanted)
+    given = jagged(x)
+    model(given).values().sum().backward()
+    rows = x.clone().requires_grad_()
+    model(rows).sum().backward()
+    torch.testing.assert_close(given.grad.values(), rows.grad)  # one product, or three
+
+
 def test_other_layers_refuse_rows_of_several_lengths_by_name():
     x, one = jagged(numbers(7, K)), torch.ones(7, 1)
     experts = ladder.Experts.from_tensors(torch.randn(2, K, K), torch.randn(2, K, 32))
