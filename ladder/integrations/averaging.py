@@ -16,6 +16,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from ladder.nn.packed import PackedModule
+from ladder.nn.stack_image import StackImage
+
 _WRAPPED = "_ladder_keeps_codes"
 
 
@@ -28,20 +31,30 @@ def register() -> None:
 
     @functools.wraps(theirs)
     def update_parameters(self: Any, model: nn.Module) -> None:
-        if not any(map(_is_ours, model.modules())):
+        given = _packed(model)
+        if not given:
             theirs(self, model)
             return
         theirs(_Average(self), _WithoutParts(model))
-        for own, given in zip(self.module.modules(), model.modules(), strict=False):
-            if _is_ours(given) and _is_ours(own):
-                _copy_parts(own, given)
+        own = _packed(self.module)  # one of the two may be wrapped, as by DDP
+        if len(own) == len(given):
+            for pair in zip(own, given, strict=True):
+                _copy_parts(*pair)
 
     setattr(update_parameters, _WRAPPED, True)
     kind.update_parameters = update_parameters
 
 
-def _is_ours(module: nn.Module) -> bool:
-    return any(kind.__module__.startswith("ladder.") for kind in type(module).__mro__)
+def _packed(model: nn.Module) -> list[nn.Module]:
+    return [module for module in model.modules() if _is_packed(module)]
+
+
+def _is_packed(module: nn.Module) -> bool:
+    """Whether buffers of ``module`` are parts of packed weights, and scales of x."""
+    kinds: tuple[Any, ...] = (PackedModule, StackImage)
+    if (of_bitblas := sys.modules.get("ladder.bitblas.linear")) is not None:
+        kinds += (of_bitblas.Linear,)
+    return isinstance(module, kinds)
 
 
 def _copy_parts(own: nn.Module, given: nn.Module) -> None:
@@ -68,7 +81,7 @@ class _WithoutParts:
     def buffers(self) -> Iterator[Tensor]:
         seen: set[int] = set()
         for module in self._model.modules():
-            for buffer in () if _is_ours(module) else module._buffers.values():
+            for buffer in () if _is_packed(module) else module._buffers.values():
                 if buffer is not None and id(buffer) not in seen:
                     seen.add(id(buffer))
                     yield buffer

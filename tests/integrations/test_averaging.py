@@ -92,6 +92,47 @@ def test_a_weight_that_is_loaded_reaches_the_average():
     assert torch.equal(average.module.fc.qweight, other.qweight)
 
 
+class Wrapped(nn.Module):
+    def __init__(self, module):
+        super().__init__()
+        self.module = module
+
+
+def test_a_model_that_is_wrapped_since_gives_each_layer_its_own_weight():
+    """As DistributedDataParallel does: the modules of both are one place apart."""
+    torch.manual_seed(0)
+    model = nn.Sequential(*(nn.Linear(K, K) for _ in range(3)))
+    ladder.convert(model, "uint4", group_size=32)
+    average = swa_utils.AveragedModel(model, use_buffers=True)
+    for _ in range(2):
+        average.update_parameters(Wrapped(model))
+    x = torch.randn(2, K)
+    assert torch.equal(average(x), model(x))
+
+
+class Held(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc1, self.act, self.fc2 = nn.Linear(K, K), nn.GELU(), nn.Linear(K, K)
+        self.register_buffer("seen", torch.zeros(()))
+
+    def forward(self, x):
+        return self.fc2(self.act(self.fc1(x)))
+
+
+def test_buffers_that_an_optimized_module_holds_beside_its_layers_are_averaged():
+    torch.manual_seed(0)
+    model = Held()
+    ladder.convert(model, "uint4", group_size=32)
+    assert ladder.optimize(model).activated == ["fc1"]
+    average = swa_utils.AveragedModel(model, use_buffers=True)
+    for seen in (1.0, 3.0):
+        model.seen.fill_(seen)
+        average.update_parameters(model)
+    x = torch.randn(2, K)
+    assert average.module.seen == 2 and torch.equal(average(x), model(x))
+
+
 def test_models_without_packed_layers_go_torchs_own_way():
     model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
     average = swa_utils.AveragedModel(model, use_buffers=True)
@@ -99,3 +140,15 @@ def test_models_without_packed_layers_go_torchs_own_way():
         model[1].running_mean.fill_(value)
         average.update_parameters(model)
     assert average.module[1].running_mean.eq(2).all()
+
+
+def test_codes_of_bitblas_layers_are_not_averaged():
+    from ladder import bitblas
+
+    layer = bitblas.Linear(K, 32, W_dtype="int4", enable_tuning=False)
+    layer.qweight.random_(-128, 127, generator=torch.Generator().manual_seed(0))
+    more = {"avg_fn": lambda average, given, count: average + 1}
+    average = swa_utils.AveragedModel(layer, use_buffers=True, **more)
+    for _ in range(3):
+        average.update_parameters(layer)
+    assert torch.equal(average.module.qweight, layer.qweight)
