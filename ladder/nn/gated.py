@@ -131,11 +131,13 @@ class GatedWeight(MergedWeight):
         self.linear.prepare()
 
     def serves(self) -> bool:
-        """Whether nobody watches or has replaced what the gated product leaves out."""
+        """Whether nobody watches or has replaced what the gated product leaves out, nor given the
+        layers other parts for now, as ``torch.func.functional_call`` does."""
         modules, silent = self.parent._modules, self._silent
-        return all(modules.get(name) is silent[name] for name in silent) and not any(
-            watched(module)  # type: ignore[arg-type]
-            for module in silent.values()
+        return (
+            all(modules.get(name) is silent[name] for name in silent)
+            and all(layer._buffers["qweight"] is None for layer in self.layers)
+            and not any(watched(module) for module in silent.values())  # type: ignore[arg-type]
         )
 
     def gated(self, x: Tensor) -> Tensor:

@@ -88,7 +88,8 @@ class Linear(LinearProducts, LinearForms, TakesCodes):
     def forward(
         self, x: Tensor | None = None, residual: Tensor | None = None, *, input: Any = None
     ) -> Tensor:
-        """[..., K] to [..., N], in the dtype of ``x``, or of autocast where that is on.
+        """[..., K] to [..., N], in the dtype of ``x``, or of autocast where that is on. Rows of
+        several lengths (nested tensors of layout ``torch.jagged``) keep their lengths.
 
         Args:
             input: another name of ``x``, which it has in ``nn.Linear``.

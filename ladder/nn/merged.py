@@ -37,9 +37,11 @@ from ladder.errors import Unsupported
 from ladder.nn.arguments import named_input
 from ladder.nn.joined import joined
 from ladder.nn.linear import Linear
+from ladder.nn.packed import OF_X
 from ladder.nn.ragged import nested_like, rows_of_nested
 from ladder.nn.slot import Result, Slot, modes_of
 from ladder.ops.transforms import plus
+from ladder.weight import PARTS, Weight
 
 _log = logging.getLogger("ladder")
 _dissolving = threading.RLock()
@@ -196,8 +198,26 @@ class MergedLinear(Linear):
         # Something may have kept this method from the time when there was a weight.
         if merged is None or place is None:
             return Linear.forward(self, x, residual)
+        if state["_buffers"]["qweight"] is not None:
+            return self._of_given_parts().forward(x, residual)
         part: Tensor = merged.part(x, place)
         return plus(part, residual)
+
+    def _of_given_parts(self) -> Linear:
+        """A layer of the parts that this one has within ``torch.func.functional_call``; the layer
+        itself where another thread has given it its own again."""
+        with _dissolving:
+            if "_merged" not in self.__dict__:
+                return self
+            parts: dict[str, Any] = {name: self._buffers.get(name) for name in PARTS}
+        shape = (self.out_features, self.in_features)
+        weight = Weight(self.weight_type, shape, **parts)
+        layer = Linear.from_weight(weight, activation_type=self._activation_type)
+        layer._parameters["bias"] = self.bias
+        for name in OF_X:
+            if (scale := self._buffers.get(name)) is not None:
+                layer._put_in_front(name, scale)
+        return layer
 
     def forward_codes(
         self, x: Tensor, x_scale: Tensor | None = None, *, out_dtype: torch.dtype = torch.float16

@@ -125,6 +125,23 @@ def test_functional_calls_and_copies_of_an_optimized_model():
     assert torch.equal(torch.load(file, weights_only=False)(x), want)
 
 
+@pytest.mark.parametrize("activation_type", [None, "int8"])
+@pytest.mark.parametrize("bias", [False, True])
+def test_functional_calls_of_an_optimized_model_take_other_weights(activation_type, bias):
+    """Merged layers computed with the weights of the model, in silence."""
+    model, x = packed(True, *layers(bias), activation_type=activation_type), torch.randn(2, 3, 64)
+    other = copy.deepcopy(model)
+    for module in other.modules():
+        if isinstance(module, ladder.Linear):
+            dense = torch.randn(module.out_features, module.in_features) / 16
+            module.set_weight(ladder.quantize(dense, module.weight_type))
+    before, wanted = model(x), other(x)
+    assert not torch.equal(before, wanted)
+    assert torch.equal(torch.func.functional_call(model, other.state_dict(), x), wanted)
+    assert torch.equal(torch.func.functional_call(model, model.state_dict(), x), before)
+    assert torch.equal(model(x), before)
+
+
 class Mixture(nn.Module):
     def __init__(self):
         super().__init__()
