@@ -15,7 +15,7 @@ downloaded. Each engine has a process of its own, full CUDA graphs, and a line o
 which kernel runs: without that line its cell is an error. A decode step is the time of 136 tokens
 a sequence less that of 8, by 128. ``ladder`` stands for ``ladder:uint4``; what follows the colon
 is a type, with groups of 128 where it has none of its own and ``+`` for its commas
-(``ladder:int8+channel``), and behind ``@`` what x is rounded to.
+(``ladder:int8+channel``), and behind ``@`` what x is rounded to (``@float8_e4m3+fast_accum``).
 ``fp8``, ``int8`` (a scale for each row and token) and ``w4afp8`` are vLLM's own kernels of x of 8
 bits, ``mxfp4`` and ``nvfp4`` its own of such weights, all of compressed-tensors files.
 
@@ -129,7 +129,7 @@ def quantization(engine: str, shape: str) -> dict[str, Any] | None:
 def stored_types(engine: str) -> tuple[str, str]:
     """The types of weights and of x of an engine of ladder's; "": x as it comes."""
     weight, _, rounded = engine.partition(":")[2].partition("@")
-    return weight.replace("+", ",") or "uint4", rounded
+    return weight.replace("+", ",") or "uint4", rounded.replace("+", ",")
 
 
 def environment(engine: str) -> dict[str, str]:

@@ -86,7 +86,8 @@ def convert(
     activations: Annotated[
         str | None,
         typer.Option(
-            help="int8, or on GPUs float8_e4m3: x is rounded to 8 bits. \\[default: as it comes]"
+            help="int8, or on GPUs float8_e4m3 and float8_e4m3,fast_accum: x is rounded to 8 bits. "
+            "\\[default: as it comes]"
         ),
     ] = None,
     skip: Annotated[

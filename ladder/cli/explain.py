@@ -48,7 +48,10 @@ def explain(
         ),
     ] = False,
     activation_type: Annotated[
-        str, typer.Option(help="What activations are rounded to: int8 or float8_e4m3.")
+        str,
+        typer.Option(
+            help="What activations are rounded to: int8, float8_e4m3 or float8_e4m3,fast_accum."
+        ),
     ] = "",
     residual: Annotated[
         bool, typer.Option("--residual", help="Added to y before it is rounded.")

@@ -80,8 +80,8 @@ def linear(
         bias: [N] in the dtype of ``x``.
         residual: of the shape and dtype of the result, any strides. A CPU adds it in float32 before
             y is rounded; this function on other devices, and under ``torch.func``, to y rounded.
-        activation_type: "int8" rounds ``x`` to 8 bits first, and "float8_e4m3" too, on a GPU: see
-            Error.
+        activation_type: "int8" rounds ``x`` to 8 bits first, and "float8_e4m3" and
+            "float8_e4m3,fast_accum" too, on a GPU: see Error.
         input_scale: float32 of one number, the scale by which a GPU rounds all tokens to
             ``activation_type``; None has each token have one of its own. A CPU does not ask for it.
     Returns:
@@ -118,7 +118,9 @@ def linear(
         "float8_e4m3"; values of codes are not rounded. With ``input_scale`` c, where c times the
         largest code is not exceeded, it is at most c / 2 (1 + 2**-15) away, and
         2**-4 |x| + 2**-10 c. Kernels sum products exactly within a group
-        with "int8" and in float32 with "float8_e4m3". This function, which decodes the weight in
+        with "int8", and with "float8_e4m3" by the instruction, whose sums of 128 columns at most
+        (with "float8_e4m3,fast_accum" of a group or a row) have 14 significant bits on NVIDIA's
+        GPUs, then in float32. This function, which decodes the weight in
         each call, and products where a compiler or driver fails, round x once more to its dtype.
     """
     parts = (qweight, scales, zeros, scale2, g_idx)

@@ -271,6 +271,24 @@ def test_engines_take_the_activation_type_of_a_folder(caplog):
     assert "as they come" in said and "float8_e4m3 does not take int8" in said
 
 
+def test_engines_have_fast_sums_where_folders_say_nothing_of_them():
+    """As their own kernels have them; of ladder's folders as these say."""
+    from ladder.integrations.serving.stored import Folder
+
+    fp8 = Folder({"quant_method": "fp8", "activation_scheme": "dynamic"})
+    assert fp8.module("up", 24, 256).activation_type == activations.FAST_ACCUM
+    fp8.fast_accum = False
+    renamed = fp8.renamed(lambda name: name)
+    assert renamed.module("up", 24, 256).activation_type == "float8_e4m3"
+    for said in ("int8", "float8_e4m3", activations.FAST_ACCUM):
+        config = {"quant_method": "ladder", "format_version": 1, "weight_type": UINT4}
+        folder = Folder(config | {"activation_type": said})
+        assert folder.module("up", 24, 256).activation_type == said
+        folder.fast_accum = True
+        fast = said if said == "int8" else activations.FAST_ACCUM
+        assert folder.module("up", 24, 256).activation_type == fast
+
+
 def test_a_layer_of_one_k_tile_is_refused_by_its_columns_where_tiles_have_two():
     """So NVIDIA's; waves of AMD's have one, and of no machine in particular nothing is refused."""
     text = "uint4,group=32,scale=float16,zero=midpoint"

@@ -183,7 +183,8 @@ def test_a_word_that_asks_for_nothing_is_named(registered, log, monkeypatch):
      ({"budget": -1.0}, "-1.0, not seconds"), ({"budget": "20"}, "'20', not seconds"),
      ({"dependent_launch": 1}, "is 1, not true or false"),
      ({"weights_only": "yes"}, "is 'yes', not true or false"),
-     ({"fuse_gated_mlp": None}, "is None, not true or false")],
+     ({"fuse_gated_mlp": None}, "is None, not true or false"),
+     ({"fast_accum": 1}, "is 1, not true or false")],
 )  # fmt: skip
 def test_options_that_mean_nothing_are_refused(options, why, vllm):
     from ladder.errors import InvalidArgument
@@ -194,7 +195,7 @@ def test_options_that_mean_nothing_are_refused(options, why, vllm):
         options_of(engine)
     assert options_of(SimpleNamespace(additional_config={})) == {
         "tune": "fast", "budget": 20.0, "dependent_launch": False, "weights_only": False,
-        "fuse_gated_mlp": True,
+        "fuse_gated_mlp": True, "fast_accum": None,
     }  # fmt: skip
 
 

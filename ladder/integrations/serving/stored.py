@@ -107,8 +107,9 @@ class Folder:
         self._stored: StoredConfig | None = None
         self._settings: Any = None
         self._forms: dict[tuple[str, str], tuple[TType, Mapping[str, str]]] = {}
-        #: Whether sums of x of float8_e4m3 are fast ones, whatever the files say.
-        self.fast_accum = False
+        #: Whether sums of x of float8_e4m3 are fast ones, whatever the files say: of files that say
+        #: nothing of it, as engines' own kernels have them.
+        self.fast_accum = self.method != QUANT_METHOD
         if self.method == QUANT_METHOD:
             self._stored = StoredConfig.from_dict(config)
             _refuse_convolutions(self._stored)

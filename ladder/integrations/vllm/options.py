@@ -15,7 +15,7 @@ _OPTIONS = {
     "dependent_launch": False,
     "weights_only": False,
     "fuse_gated_mlp": True,
-    "fast_accum": False,
+    "fast_accum": None,
 }
 
 
@@ -24,8 +24,10 @@ def options_of(vllm_config: Any) -> dict[str, Any]:
     ``budget`` and ``dependent_launch`` as :func:`ladder.warmup` has them, for the whole model;
     ``weights_only``: whether activations are taken as they come, whatever the folder says;
     ``fuse_gated_mlp``: whether layers of gate and up give the product of both; and ``fast_accum``:
-    whether sums of x of float8_e4m3 are those of tensor cores, as of vLLM's own kernels
-    (:attr:`ladder.Linear.activation_type`). vLLM makes them part of the key of its compile cache.
+    whether sums of x of float8_e4m3 are left to tensor cores
+    (:attr:`ladder.Linear.activation_type`); None is as vLLM's own kernels have it, which is yes,
+    but of quant_method "ladder" as the folder says. vLLM makes them part of the key of its compile
+    cache.
 
     Raises:
         InvalidArgument: another option, or another value.
@@ -44,7 +46,7 @@ def options_of(vllm_config: Any) -> dict[str, Any]:
             f'additional_config["ladder"]["budget"] is {options["budget"]!r}, not seconds'
         )
     for name in ("dependent_launch", "weights_only", "fuse_gated_mlp", "fast_accum"):
-        if type(options[name]) is not bool:
+        if type(options[name]) is not bool and not (name == "fast_accum" and options[name] is None):
             raise InvalidArgument(
                 f'additional_config["ladder"]["{name}"] is {options[name]!r}, not true or false'
             )

@@ -47,7 +47,7 @@ class Warmer:
         budget: float = 20.0,
         dependent_launch: bool = False,
         weights_only: bool = False,
-        fast_accum: bool = False,
+        fast_accum: bool | None = None,
         most: int = 0,
     ) -> None:
         self.tokens, self.weights_only, self.most = tokens, weights_only, most
