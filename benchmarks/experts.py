@@ -39,6 +39,7 @@ from benchmarks.machine import describe, require_gpu
 from ladder.cuda import expert_layer, experts, image, timing
 from ladder.cuda.request import MODES
 from ladder.cuda.tune_experts import Problem, tune
+from ladder.ops.activations import ACTIVATION_TYPES
 from ladder.ops.gating import Gating
 from ladder.types import parse
 
@@ -233,7 +234,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path)
     parser.add_argument("--type", default="uint4,group=128,scale=float16,zero=midpoint")
-    parser.add_argument("--activation-type", choices=("int8", "float8_e4m3"), default="")
+    parser.add_argument("--activation-type", choices=ACTIVATION_TYPES, default="")
     parser.add_argument("--dtype", choices=("float16", "bfloat16"), default="float16")
     parser.add_argument(
         "--tokens",

@@ -23,8 +23,9 @@
 
 namespace ladder::fitted {
 
-/// Ways of going through the k-tiles; Costs::Decode::ways has them in this order.
-enum class Way { one_round, registers, ring, deep, engine, apart, together };
+/// Ways of going through the k-tiles: of weights where activations come at once, else of these.
+/// Costs::Decode::ways has them in this order.
+enum class Way { at_once, double_buffered, ring, register_stages, bulk_copy, signalled, staged };
 
 /// How the parts of a way's time add up.
 struct WayModel {
@@ -45,10 +46,10 @@ constexpr std::array<WayModel, 7> kModels = {{{0.23, 0},
 constexpr const WayModel& model_of(Way way) { return kModels[static_cast<std::size_t>(way)]; }
 
 // Activations and sums come from the second-level cache, in part while the weights come anyway.
-// Those that the engine brings come all at once, or round by round; a cluster reads them once.
-constexpr double kActivations = 0.44, kByEngine = 0.7, kByRounds = 0.6, kSums = 0.3;
+// Those of a bulk copy come all at once, or by k-tiles; a cluster reads them once.
+constexpr double kActivations = 0.44, kByBulkCopy = 0.7, kByKTiles = 0.6, kSums = 0.3;
 
-/// Overlap where look-ups wait for shared memory, or deep rounds of few tokens for fields of
+/// Overlap where look-ups wait for shared memory, or register stages of few tokens for fields of
 /// floats, which are chains of operations; the more so beside signals.
 constexpr double kOverlapOfChains = 2.5, kOverlapOfChainsApart = 2;
 /// To the power of which fewer than hiding_warps hide less of the way to a table and back: nf4 at

@@ -18,19 +18,19 @@ namespace {
 
 fitted::Way way_of_weights(const DecodeSchedule& s) {
   using enum fitted::Way;
-  return std::visit(Match{[](const weights::AtOnce&) { return one_round; },
-                          [](const weights::DoubleBuffered&) { return registers; },
+  return std::visit(Match{[](const weights::AtOnce&) { return at_once; },
+                          [](const weights::DoubleBuffered&) { return double_buffered; },
                           [](const weights::Ring&) { return ring; },
-                          [](const weights::RegisterStages&) { return deep; }},
+                          [](const weights::RegisterStages&) { return register_stages; }},
                     s.weights);
 }
 
 fitted::Way way_of(const DecodeSchedule& s) {
   using enum fitted::Way;
   return std::visit(Match{[&](const activations::AtOnce&) { return way_of_weights(s); },
-                          [](const activations::Staged&) { return together; },
-                          [](const activations::Signalled&) { return apart; },
-                          [](const activations::BulkCopy&) { return engine; }},
+                          [](const activations::Staged&) { return staged; },
+                          [](const activations::Signalled&) { return signalled; },
+                          [](const activations::BulkCopy&) { return bulk_copy; }},
                     s.activations);
 }
 
@@ -38,7 +38,7 @@ fitted::Way way_of(const DecodeSchedule& s) {
 double read_again(const DecodeSchedule& s) {
   const auto* copy = s.bulk_copy();
   if (copy == nullptr) return fitted::kActivations;
-  return (copy->by_k_tiles ? fitted::kByRounds : fitted::kByEngine) / copy->multicast;
+  return (copy->by_k_tiles ? fitted::kByKTiles : fitted::kByBulkCopy) / copy->multicast;
 }
 
 /// Cycles in which a quarter of a multiprocessor issues the scaling of sums of 16 rows by 64

@@ -50,7 +50,7 @@ void RingLowering::declare_ring() {
     const auto all = buffer(part.name + "_ring", Level::shared, part.scalar, shared_.per_group);
     part.ring = view(all, {groups_, stages * warps, 8, 4, 8}, {256, groups_ * 256, 32, 8, 1});
   }
-  k_tile_ = variable("round", way_.k_tiles);
+  k_tile_ = variable("k_tile", way_.k_tiles);
 }
 
 // [stage and warp]: in the ring each warp has its own copy.

@@ -6,7 +6,7 @@ namespace ladder {
 void ThroughRegisters::main_loop(Body& body) {
   const int k_tiles = schedule_.k_tiles();
   if (k_tiles > 1) {
-    const auto number = variable("round", k_tiles - 1);
+    const auto number = variable("k_tile", k_tiles - 1);
     const auto k_tile = Affine::of(number), following = k_tile + Affine(1);
     Body each;
     load_next(each, following);

@@ -103,25 +103,24 @@ void LinearLowering::declare_items() {
 
 // `sharing` warps in the order of K belong to one group.
 LinearLowering::GroupOrder LinearLowering::group_order(std::int64_t columns, std::int64_t warps_k,
-                                                       std::int64_t rounds) const {
+                                                       std::int64_t parts) const {
   if (problem_.groups() == 1) {
     return {replicated(warps_k, 5), [](const Affine&) { return Affine(0); }};
   }
   const auto group = problem_.group_size();
   const auto sharing = std::max<std::int64_t>(group / columns, 1);
   const auto groups = std::max<std::int64_t>(columns / group, 1);
-  const auto per_block = rounds * warps_k;  // warps' columns of a thread block
+  const auto per_block = parts * warps_k;  // warps' columns of a thread block
   if (groups == 1 && sharing >= warps_k) {
-    return {replicated(warps_k, 5), [=](const Affine& round) {
+    return {replicated(warps_k, 5), [=](const Affine& part) {
               const auto outer = sharing >= per_block ? Affine::of(kSplit, 1, sharing / per_block)
                                                       : Affine::of(kSplit, per_block / sharing);
-              return sharing >= per_block ? outer : outer + divided(round, sharing / warps_k);
+              return sharing >= per_block ? outer : outer + divided(part, sharing / warps_k);
             }};
   }
   const auto step = warps_k / sharing * groups;
-  return {
-      spatial({warps_k / sharing, 1, 1, 1, 1}) * replicated(sharing, 5),
-      [=](const Affine& round) { return Affine::of(kSplit, step * rounds) + times(round, step); }};
+  return {spatial({warps_k / sharing, 1, 1, 1, 1}) * replicated(sharing, 5),
+          [=](const Affine& part) { return Affine::of(kSplit, step * parts) + times(part, step); }};
 }
 
 // K-step s of a group is step group * count + s of all; a block of the image has `per_block`.

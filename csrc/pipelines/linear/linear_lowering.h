@@ -74,16 +74,16 @@ class LinearLowering {
     BufferId buffer;
     ViewId table = -1, ring = -1;
     RegisterId loaded = -1, rows = -1, next = -1;
-    std::vector<std::pair<RegisterId, RegisterId>> pieces = {};  // as loaded, rows; by round
+    std::vector<std::pair<RegisterId, RegisterId>> pieces = {};  // as loaded, rows; by part
   };
-  /// In which order warps, or waves, come to the groups of columns. In each of `rounds` parts of a
+  /// In which order warps, or waves, come to the groups of columns. In each of `parts` of a
   /// block's columns `warps_k` of them, side by side along K, have `columns` each, which belong to
   /// one group, or to several whole ones.
   struct GroupOrder {
     Layout over_k;                               ///< warps along K, over a table of [groups, ...]
-    std::function<Affine(const Affine&)> first;  ///< group of the first warp, by round
+    std::function<Affine(const Affine&)> first;  ///< group of the first warp, by part
   };
-  GroupOrder group_order(std::int64_t columns, std::int64_t warps_k, std::int64_t rounds) const;
+  GroupOrder group_order(std::int64_t columns, std::int64_t warps_k, std::int64_t parts) const;
   RegisterId scale_rows() const { return problem_.weight.scale ? per_group_.front().rows : -1; }
   RegisterId zero_rows() const { return per_group_.back().rows; }
 

@@ -33,9 +33,8 @@ void expect_golden(const std::string& name, const Problem& problem, const S& sch
   EXPECT_EQ(text, golden.str()) << "`make golden` renews " << path;
 }
 
-TEST(Golden, one_round_in_a_cluster) {
-  expect_golden("one_round",
-                testing::integer_layer(3, 4, 64, Scalar::bf16, 8, 64, 256, Scalar::bf16),
+TEST(Golden, all_at_once_in_a_cluster) {
+  expect_golden("at_once", testing::integer_layer(3, 4, 64, Scalar::bf16, 8, 64, 256, Scalar::bf16),
                 {.tokens = 8,
                  .warps_n = 1,
                  .warps_k = 2,
@@ -45,8 +44,8 @@ TEST(Golden, one_round_in_a_cluster) {
                  .ctas_per_sm = 4});
 }
 
-TEST(Golden, rounds_through_registers_summed_in_order) {
-  expect_golden("register_rounds", testing::integer_layer(4, 8, 128, Scalar::f16, 8, 256, 512),
+TEST(Golden, k_tiles_through_registers_summed_in_order) {
+  expect_golden("double_buffered", testing::integer_layer(4, 8, 128, Scalar::f16, 8, 256, 512),
                 {.tokens = 8,
                  .warps_n = 2,
                  .warps_k = 2,
@@ -56,7 +55,7 @@ TEST(Golden, rounds_through_registers_summed_in_order) {
                  .ctas_per_sm = 2});
 }
 
-TEST(Golden, a_ring_of_rounds_in_place) {
+TEST(Golden, a_ring_of_k_tiles_in_place) {
   expect_golden("ring", testing::integer_layer(4, 8, 128, Scalar::f16, 8, 128, 512),
                 {.tokens = 8,
                  .warps_n = 2,

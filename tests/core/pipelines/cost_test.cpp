@@ -18,7 +18,7 @@ namespace {
 
 using fitted::carried_to;
 
-const fitted::WayModel& kModel = fitted::model_of(fitted::Way::one_round);
+const fitted::WayModel& kModel = fitted::model_of(fitted::Way::at_once);
 const WayCosts& kOneRound = kFittedCosts.decode.ways[0];
 
 const Problem kProblem = testing::integer_layer(4, 8, 128, Scalar::f16, 16, 8192, 8192);

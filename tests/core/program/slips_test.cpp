@@ -66,7 +66,7 @@ TEST(Mutation, a_dropped_wait_is_caught) {
               ::testing::HasSubstr("reads a copy that was not waited for, in: b = load_matrix"));
 }
 
-TEST(Mutation, a_ring_that_waits_one_round_too_late_is_caught) {
+TEST(Mutation, a_ring_that_waits_one_k_tile_too_late_is_caught) {
   const DecodeSchedule ring{.tokens = 8,
                             .warps_n = 2,
                             .warps_k = 1,

@@ -86,7 +86,11 @@ TEST(TypeMutation, a_table_that_is_wrong_or_read_too_early_or_too_short_is_caugh
 TEST(TypeMutation, a_field_in_the_wrong_place_is_caught) {
   const Problem problem = typed("float8_e4m3,scale=float16");
   const auto wrong = [&](const auto& change) {
-    EXPECT_EQ(caught(problem, kOnce, changing<UnpackFloat>(change)), "wrong numbers");
+    const auto by_fields = [&](UnpackFloat& i) {
+      i.fields.converted = false;  // of which the verifier would say it (converted_test.cpp)
+      change(i);
+    };
+    EXPECT_EQ(caught(problem, kOnce, changing<UnpackFloat>(by_fields)), "wrong numbers");
   };
   wrong([](UnpackFloat& i) { ++i.fields.place; });
   wrong([](UnpackFloat& i) { i.fields.factor = 2; });

@@ -119,19 +119,19 @@ linear_float4_e2m1(const u32* __restrict__ weight, const u8* __restrict__ scales
     total[15] = 0x0p+0f;
   }
   #pragma unroll 1
-  for (u32 round = 0; round < 2; ++round) {
+  for (u32 k_tile = 0; k_tile < 2; ++k_tile) {
     {  // wait pending<=0
       copy_wait<0>();
     }
-    {  // words = load ring[round%2, 0, 0, 0, 0]
-      const u32* const from = ring + (((thread) * 4) + (round % 2u) * 512);
+    {  // words = load ring[k_tile%2, 0, 0, 0, 0]
+      const u32* const from = ring + (((thread) * 4) + (k_tile % 2u) * 512);
       { Words4 v; v = *(const Words4*)(from + 0); words[0] = v.w[0]; words[1] = v.w[1]; words[2] = v.w[2]; words[3] = v.w[3]; }
       { Words4 v; v = *(const Words4*)(from + 128); words[4] = v.w[0]; words[5] = v.w[1]; words[6] = v.w[2]; words[7] = v.w[3]; }
       { Words4 v; v = *(const Words4*)(from + 256); words[8] = v.w[0]; words[9] = v.w[1]; words[10] = v.w[2]; words[11] = v.w[3]; }
       { Words4 v; v = *(const Words4*)(from + 384); words[12] = v.w[0]; words[13] = v.w[1]; words[14] = v.w[2]; words[15] = v.w[3]; }
     }
-    {  // scale_table = load scale_ring[0, round%2, 0, 0, 0]
-      const u8* const from = scale_ring + (((thread / 4) * 32) + ((thread % 4) * 8) + (round % 2u) * 512);
+    {  // scale_table = load scale_ring[0, k_tile%2, 0, 0, 0]
+      const u8* const from = scale_ring + (((thread / 4) * 32) + ((thread % 4) * 8) + (k_tile % 2u) * 512);
       { Words2 v; v = *(const Words2*)(from + 0); scale_table[0] = v.w[0]; scale_table[1] = v.w[1]; }
       { Words2 v; v = *(const Words2*)(from + 256); scale_table[2] = v.w[0]; scale_table[3] = v.w[1]; }
     }
@@ -141,22 +141,22 @@ linear_float4_e2m1(const u32* __restrict__ weight, const u8* __restrict__ scales
       scale[2] = scale_table[2];
       scale[3] = scale_table[3];
     }
-    {  // copy_own ring[(round + 1)%2, 0, 0, 0, 0] = weight[tile, split*2 + round + 1, 0, 0, 0] while round + 1 < 2
-      if (round + 1 < 2) {
-        const u32* const from = weight + (((thread) * 4) + tile * 1024 + split * 1024 + round * 512 + 512);
-        const u32 to = shared_address(ring + (((thread) * 4) + ((round + 1) % 2u) * 512));
-        copy_async(to + 0u, from + 0, split * 2 + round + 1 < 2u ? 16u : 0u);
-        copy_async(to + 512u, from + 128, split * 2 + round + 1 < 2u ? 16u : 0u);
-        copy_async(to + 1024u, from + 256, split * 2 + round + 1 < 2u ? 16u : 0u);
-        copy_async(to + 1536u, from + 384, split * 2 + round + 1 < 2u ? 16u : 0u);
+    {  // copy_own ring[(k_tile + 1)%2, 0, 0, 0, 0] = weight[tile, split*2 + k_tile + 1, 0, 0, 0] while k_tile + 1 < 2
+      if (k_tile + 1 < 2) {
+        const u32* const from = weight + (((thread) * 4) + tile * 1024 + split * 1024 + k_tile * 512 + 512);
+        const u32 to = shared_address(ring + (((thread) * 4) + ((k_tile + 1) % 2u) * 512));
+        copy_async(to + 0u, from + 0, split * 2 + k_tile + 1 < 2u ? 16u : 0u);
+        copy_async(to + 512u, from + 128, split * 2 + k_tile + 1 < 2u ? 16u : 0u);
+        copy_async(to + 1024u, from + 256, split * 2 + k_tile + 1 < 2u ? 16u : 0u);
+        copy_async(to + 1536u, from + 384, split * 2 + k_tile + 1 < 2u ? 16u : 0u);
       }
     }
-    {  // copy_own scale_ring[0, (round + 1)%2, 0, 0, 0] = scales[split*4 + round*2 + 2, tile, 0, 0, 0] while round + 1 < 2
-      if (round + 1 < 2) {
-        const u8* const from = scales + (((thread / 4) * 8) + split * 256 + round * 128 + tile * 64 + 128);
-        const u32 to = shared_address(scale_ring + (((thread / 4) * 32) + ((thread % 4) * 8) + ((round + 1) % 2u) * 512));
-        copy_async_8(to + 0u, from + 0, split * 4 + round * 2 + 2 < 4u ? 8u : 0u);
-        copy_async_8(to + 256u, from + 64, split * 4 + round * 2 + 3 < 4u ? 8u : 0u);
+    {  // copy_own scale_ring[0, (k_tile + 1)%2, 0, 0, 0] = scales[split*4 + k_tile*2 + 2, tile, 0, 0, 0] while k_tile + 1 < 2
+      if (k_tile + 1 < 2) {
+        const u8* const from = scales + (((thread / 4) * 8) + split * 256 + k_tile * 128 + tile * 64 + 128);
+        const u32 to = shared_address(scale_ring + (((thread / 4) * 32) + ((thread % 4) * 8) + ((k_tile + 1) % 2u) * 512));
+        copy_async_8(to + 0u, from + 0, split * 4 + k_tile * 2 + 2 < 4u ? 8u : 0u);
+        copy_async_8(to + 256u, from + 64, split * 4 + k_tile * 2 + 3 < 4u ? 8u : 0u);
       }
     }
     {  // commit
@@ -182,9 +182,9 @@ linear_float4_e2m1(const u32* __restrict__ weight, const u8* __restrict__ scales
       acc[15] = 0x0p+0f;
     }
     // step = 0
-    {  // b = load_matrix x_tile[0, 0, group*32 + step*16 + round*64]
+    {  // b = load_matrix x_tile[0, 0, group*32 + step*16 + k_tile*64]
       const u32 lane = thread % 32;
-      load_matrix<2>(b + 0, shared_address(x_tile + ((lane / 16 % 1 * 8 + lane % 8 + 0) * 136 + lane / 8 % 2 * 8 + round * 64)));
+      load_matrix<2>(b + 0, shared_address(x_tile + ((lane / 16 % 1 * 8 + lane % 8 + 0) * 136 + lane / 8 % 2 * 8 + k_tile * 64)));
     }
     {  // a = unpack f4 words block group/2 step group%2*2 + step at bit 6 times 8.50706e+37
         a[0] = fma_bf16(((select_bits((words[0] << 2), (words[0] << 8), 0x88008800u) << 4) & 0x81c081c0u), 0x7e807e80u, 0x80008000u);
@@ -211,9 +211,9 @@ linear_float4_e2m1(const u32* __restrict__ weight, const u8* __restrict__ scales
       mma_bf16(acc + 12, a + 12, b + 0);
     }
     // step = 1
-    {  // b = load_matrix x_tile[0, 0, group*32 + step*16 + round*64]
+    {  // b = load_matrix x_tile[0, 0, group*32 + step*16 + k_tile*64]
       const u32 lane = thread % 32;
-      load_matrix<2>(b + 0, shared_address(x_tile + ((lane / 16 % 1 * 8 + lane % 8 + 0) * 136 + lane / 8 % 2 * 8 + round * 64 + 16)));
+      load_matrix<2>(b + 0, shared_address(x_tile + ((lane / 16 % 1 * 8 + lane % 8 + 0) * 136 + lane / 8 % 2 * 8 + k_tile * 64 + 16)));
     }
     {  // a = unpack f4 words block group/2 step group%2*2 + step at bit 6 times 8.50706e+37
         a[0] = fma_bf16(((select_bits((words[1] << 2), (words[1] << 8), 0x88008800u) << 4) & 0x81c081c0u), 0x7e807e80u, 0x80008000u);
@@ -285,9 +285,9 @@ linear_float4_e2m1(const u32* __restrict__ weight, const u8* __restrict__ scales
       acc[15] = 0x0p+0f;
     }
     // step = 0
-    {  // b = load_matrix x_tile[0, 0, group*32 + step*16 + round*64]
+    {  // b = load_matrix x_tile[0, 0, group*32 + step*16 + k_tile*64]
       const u32 lane = thread % 32;
-      load_matrix<2>(b + 0, shared_address(x_tile + ((lane / 16 % 1 * 8 + lane % 8 + 0) * 136 + lane / 8 % 2 * 8 + round * 64 + 32)));
+      load_matrix<2>(b + 0, shared_address(x_tile + ((lane / 16 % 1 * 8 + lane % 8 + 0) * 136 + lane / 8 % 2 * 8 + k_tile * 64 + 32)));
     }
     {  // a = unpack f4 words block group/2 step group%2*2 + step at bit 6 times 8.50706e+37
         a[0] = fma_bf16(((select_bits((words[2] << 2), (words[2] << 8), 0x88008800u) << 4) & 0x81c081c0u), 0x7e807e80u, 0x80008000u);
@@ -314,9 +314,9 @@ linear_float4_e2m1(const u32* __restrict__ weight, const u8* __restrict__ scales
       mma_bf16(acc + 12, a + 12, b + 0);
     }
     // step = 1
-    {  // b = load_matrix x_tile[0, 0, group*32 + step*16 + round*64]
+    {  // b = load_matrix x_tile[0, 0, group*32 + step*16 + k_tile*64]
       const u32 lane = thread % 32;
-      load_matrix<2>(b + 0, shared_address(x_tile + ((lane / 16 % 1 * 8 + lane % 8 + 0) * 136 + lane / 8 % 2 * 8 + round * 64 + 48)));
+      load_matrix<2>(b + 0, shared_address(x_tile + ((lane / 16 % 1 * 8 + lane % 8 + 0) * 136 + lane / 8 % 2 * 8 + k_tile * 64 + 48)));
     }
     {  // a = unpack f4 words block group/2 step group%2*2 + step at bit 6 times 8.50706e+37
         a[0] = fma_bf16(((select_bits((words[3] << 2), (words[3] << 8), 0x88008800u) << 4) & 0x81c081c0u), 0x7e807e80u, 0x80008000u);

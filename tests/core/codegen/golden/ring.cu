@@ -87,19 +87,19 @@ linear_u4(const u32* __restrict__ weight, const u16* __restrict__ scales, u16* _
     total[15] = 0x0p+0f;
   }
   #pragma unroll 1
-  for (u32 round = 0; round < 4; ++round) {
+  for (u32 k_tile = 0; k_tile < 4; ++k_tile) {
     {  // wait pending<=0
       copy_wait<0>();
     }
-    {  // words = load ring[round%2*2, 0, 0, 0, 0]
-      const u32* const from = ring + (((thread / 32) * 512) + ((thread % 32) * 4) + (round % 2u) * 1024);
+    {  // words = load ring[k_tile%2*2, 0, 0, 0, 0]
+      const u32* const from = ring + (((thread / 32) * 512) + ((thread % 32) * 4) + (k_tile % 2u) * 1024);
       { Words4 v; v = *(const Words4*)(from + 0); words[0] = v.w[0]; words[1] = v.w[1]; words[2] = v.w[2]; words[3] = v.w[3]; }
       { Words4 v; v = *(const Words4*)(from + 128); words[4] = v.w[0]; words[5] = v.w[1]; words[6] = v.w[2]; words[7] = v.w[3]; }
       { Words4 v; v = *(const Words4*)(from + 256); words[8] = v.w[0]; words[9] = v.w[1]; words[10] = v.w[2]; words[11] = v.w[3]; }
       { Words4 v; v = *(const Words4*)(from + 384); words[12] = v.w[0]; words[13] = v.w[1]; words[14] = v.w[2]; words[15] = v.w[3]; }
     }
-    {  // scale_table = load scale_ring[0, round%2*2, 0, 0, 0]
-      const u16* const from = scale_ring + (((thread / 32) * 256) + ((thread / 4 % 8) * 32) + ((thread % 4) * 8) + (round % 2u) * 512);
+    {  // scale_table = load scale_ring[0, k_tile%2*2, 0, 0, 0]
+      const u16* const from = scale_ring + (((thread / 32) * 256) + ((thread / 4 % 8) * 32) + ((thread % 4) * 8) + (k_tile % 2u) * 512);
       { Words4 v; v = *(const Words4*)(from + 0); scale_table[0] = v.w[0]; scale_table[1] = v.w[1]; scale_table[2] = v.w[2]; scale_table[3] = v.w[3]; }
     }
     {  // scale = view scale_table
@@ -108,21 +108,21 @@ linear_u4(const u32* __restrict__ weight, const u16* __restrict__ scales, u16* _
       scale[2] = scale_table[2];
       scale[3] = scale_table[3];
     }
-    {  // copy_own ring[(round + 1)%2*2, 0, 0, 0, 0] = weight[tile*2, split*4 + round + 1, 0, 0, 0] while round + 1 < 4
-      if (round + 1 < 4) {
-        const u32* const from = weight + (((thread / 32) * 4096) + ((thread % 32) * 4) + tile * 8192 + split * 2048 + round * 512 + 512);
-        const u32 to = shared_address(ring + (((thread / 32) * 512) + ((thread % 32) * 4) + ((round + 1) % 2u) * 1024));
-        copy_async(to + 0u, from + 0, split * 4 + round + 1 < 8u ? 16u : 0u);
-        copy_async(to + 512u, from + 128, split * 4 + round + 1 < 8u ? 16u : 0u);
-        copy_async(to + 1024u, from + 256, split * 4 + round + 1 < 8u ? 16u : 0u);
-        copy_async(to + 1536u, from + 384, split * 4 + round + 1 < 8u ? 16u : 0u);
+    {  // copy_own ring[(k_tile + 1)%2*2, 0, 0, 0, 0] = weight[tile*2, split*4 + k_tile + 1, 0, 0, 0] while k_tile + 1 < 4
+      if (k_tile + 1 < 4) {
+        const u32* const from = weight + (((thread / 32) * 4096) + ((thread % 32) * 4) + tile * 8192 + split * 2048 + k_tile * 512 + 512);
+        const u32 to = shared_address(ring + (((thread / 32) * 512) + ((thread % 32) * 4) + ((k_tile + 1) % 2u) * 1024));
+        copy_async(to + 0u, from + 0, split * 4 + k_tile + 1 < 8u ? 16u : 0u);
+        copy_async(to + 512u, from + 128, split * 4 + k_tile + 1 < 8u ? 16u : 0u);
+        copy_async(to + 1024u, from + 256, split * 4 + k_tile + 1 < 8u ? 16u : 0u);
+        copy_async(to + 1536u, from + 384, split * 4 + k_tile + 1 < 8u ? 16u : 0u);
       }
     }
-    {  // copy_own scale_ring[0, (round + 1)%2*2, 0, 0, 0] = scales[split*2 + (round + 1)/2, tile*2, 0, 0, 0] while round + 1 < 4
-      if (round + 1 < 4) {
-        const u16* const from = scales + (((thread / 32) * 64) + ((thread / 4 % 8) * 8) + split * 256 + ((round + 1) / 2) * 128 + tile * 128);
-        const u32 to = shared_address(scale_ring + (((thread / 32) * 256) + ((thread / 4 % 8) * 32) + ((thread % 4) * 8) + ((round + 1) % 2u) * 512));
-        copy_async(to + 0u, from + 0, split * 2 + ((round + 1) / 2) < 4u ? 16u : 0u);
+    {  // copy_own scale_ring[0, (k_tile + 1)%2*2, 0, 0, 0] = scales[split*2 + (k_tile + 1)/2, tile*2, 0, 0, 0] while k_tile + 1 < 4
+      if (k_tile + 1 < 4) {
+        const u16* const from = scales + (((thread / 32) * 64) + ((thread / 4 % 8) * 8) + split * 256 + ((k_tile + 1) / 2) * 128 + tile * 128);
+        const u32 to = shared_address(scale_ring + (((thread / 32) * 256) + ((thread / 4 % 8) * 32) + ((thread % 4) * 8) + ((k_tile + 1) % 2u) * 512));
+        copy_async(to + 0u, from + 0, split * 2 + ((k_tile + 1) / 2) < 4u ? 16u : 0u);
       }
     }
     {  // commit
@@ -154,9 +154,9 @@ linear_u4(const u32* __restrict__ weight, const u16* __restrict__ scales, u16* _
       zero_sum[3] = 0x0p+0f;
     }
     // step = 0
-    {  // b = load_matrix x_tile[0, 0, group*64 + step*16 + round*64]
+    {  // b = load_matrix x_tile[0, 0, group*64 + step*16 + k_tile*64]
       const u32 lane = thread % 32;
-      load_matrix<2>(b + 0, shared_address(x_tile + ((lane / 16 % 1 * 8 + lane % 8 + 0) * 264 + lane / 8 % 2 * 8 + round * 64)));
+      load_matrix<2>(b + 0, shared_address(x_tile + ((lane / 16 % 1 * 8 + lane % 8 + 0) * 264 + lane / 8 % 2 * 8 + k_tile * 64)));
     }
     {  // a = unpack u4 words block group + step/4 step step%4 in place
       a[0] = (words[0] & 0x000f000fu);
@@ -186,9 +186,9 @@ linear_u4(const u32* __restrict__ weight, const u16* __restrict__ scales, u16* _
       mma_f16(zero_sum + 0, zero + 0, b + 0);
     }
     // step = 1
-    {  // b = load_matrix x_tile[0, 0, group*64 + step*16 + round*64]
+    {  // b = load_matrix x_tile[0, 0, group*64 + step*16 + k_tile*64]
       const u32 lane = thread % 32;
-      load_matrix<2>(b + 0, shared_address(x_tile + ((lane / 16 % 1 * 8 + lane % 8 + 0) * 264 + lane / 8 % 2 * 8 + round * 64 + 16)));
+      load_matrix<2>(b + 0, shared_address(x_tile + ((lane / 16 % 1 * 8 + lane % 8 + 0) * 264 + lane / 8 % 2 * 8 + k_tile * 64 + 16)));
     }
     {  // a = unpack u4 words block group + step/4 step step%4 in place
       a[0] = (words[1] & 0x000f000fu);
@@ -218,9 +218,9 @@ linear_u4(const u32* __restrict__ weight, const u16* __restrict__ scales, u16* _
       mma_f16(zero_sum + 0, zero + 0, b + 0);
     }
     // step = 2
-    {  // b = load_matrix x_tile[0, 0, group*64 + step*16 + round*64]
+    {  // b = load_matrix x_tile[0, 0, group*64 + step*16 + k_tile*64]
       const u32 lane = thread % 32;
-      load_matrix<2>(b + 0, shared_address(x_tile + ((lane / 16 % 1 * 8 + lane % 8 + 0) * 264 + lane / 8 % 2 * 8 + round * 64 + 32)));
+      load_matrix<2>(b + 0, shared_address(x_tile + ((lane / 16 % 1 * 8 + lane % 8 + 0) * 264 + lane / 8 % 2 * 8 + k_tile * 64 + 32)));
     }
     {  // a = unpack u4 words block group + step/4 step step%4 in place
       a[0] = (words[2] & 0x000f000fu);
@@ -250,9 +250,9 @@ linear_u4(const u32* __restrict__ weight, const u16* __restrict__ scales, u16* _
       mma_f16(zero_sum + 0, zero + 0, b + 0);
     }
     // step = 3
-    {  // b = load_matrix x_tile[0, 0, group*64 + step*16 + round*64]
+    {  // b = load_matrix x_tile[0, 0, group*64 + step*16 + k_tile*64]
       const u32 lane = thread % 32;
-      load_matrix<2>(b + 0, shared_address(x_tile + ((lane / 16 % 1 * 8 + lane % 8 + 0) * 264 + lane / 8 % 2 * 8 + round * 64 + 48)));
+      load_matrix<2>(b + 0, shared_address(x_tile + ((lane / 16 % 1 * 8 + lane % 8 + 0) * 264 + lane / 8 % 2 * 8 + k_tile * 64 + 48)));
     }
     {  // a = unpack u4 words block group + step/4 step step%4 in place
       a[0] = (words[3] & 0x000f000fu);

@@ -74,16 +74,16 @@ linear_u4(const u32* __restrict__ weight, const u16* __restrict__ scales, u16* _
     total[15] = 0x0p+0f;
   }
   #pragma unroll 2
-  for (u32 round = 0; round < 1; ++round) {
-    {  // next_words = load weight[tile*2, split*4 + round*2 + 2, 0, 0, 0] once
-      const u32* const from = weight + (((thread / 64) * 4096) + ((thread / 32 % 2) * 512) + ((thread % 32) * 4) + tile * 8192 + split * 2048 + round * 1024 + 1024);
+  for (u32 k_tile = 0; k_tile < 1; ++k_tile) {
+    {  // next_words = load weight[tile*2, split*4 + k_tile*2 + 2, 0, 0, 0] once
+      const u32* const from = weight + (((thread / 64) * 4096) + ((thread / 32 % 2) * 512) + ((thread % 32) * 4) + tile * 8192 + split * 2048 + k_tile * 1024 + 1024);
       { Words4 v; v = load_once((const Words4*)(from + 0)); next_words[0] = v.w[0]; next_words[1] = v.w[1]; next_words[2] = v.w[2]; next_words[3] = v.w[3]; }
       { Words4 v; v = load_once((const Words4*)(from + 128)); next_words[4] = v.w[0]; next_words[5] = v.w[1]; next_words[6] = v.w[2]; next_words[7] = v.w[3]; }
       { Words4 v; v = load_once((const Words4*)(from + 256)); next_words[8] = v.w[0]; next_words[9] = v.w[1]; next_words[10] = v.w[2]; next_words[11] = v.w[3]; }
       { Words4 v; v = load_once((const Words4*)(from + 384)); next_words[12] = v.w[0]; next_words[13] = v.w[1]; next_words[14] = v.w[2]; next_words[15] = v.w[3]; }
     }
-    {  // next_scale = load scales[split*2 + round + 1, tile*2, 0, 0, 0]
-      const u16* const from = scales + (((thread / 64) * 64) + ((thread / 4 % 8) * 8) + split * 512 + round * 256 + tile * 128 + 256);
+    {  // next_scale = load scales[split*2 + k_tile + 1, tile*2, 0, 0, 0]
+      const u16* const from = scales + (((thread / 64) * 64) + ((thread / 4 % 8) * 8) + split * 512 + k_tile * 256 + tile * 128 + 256);
       { Words4 v; v = load_constant((const Words4*)(from + 0)); next_scale[0] = v.w[0]; next_scale[1] = v.w[1]; next_scale[2] = v.w[2]; next_scale[3] = v.w[3]; }
     }
     // group = 0
@@ -106,9 +106,9 @@ linear_u4(const u32* __restrict__ weight, const u16* __restrict__ scales, u16* _
       acc[15] = 0x0p+0f;
     }
     // step = 0
-    {  // b = load_matrix x_tile[0, 0, group*64 + step*16 + round*128]
+    {  // b = load_matrix x_tile[0, 0, group*64 + step*16 + k_tile*128]
       const u32 lane = thread % 32;
-      load_matrix<2>(b + 0, shared_address(x_tile + ((thread / 32 % 2) * 64 + (lane / 16 % 1 * 8 + lane % 8 + 0) * 264 + lane / 8 % 2 * 8 + round * 128)));
+      load_matrix<2>(b + 0, shared_address(x_tile + ((thread / 32 % 2) * 64 + (lane / 16 % 1 * 8 + lane % 8 + 0) * 264 + lane / 8 % 2 * 8 + k_tile * 128)));
     }
     {  // a = unpack u4 words block group + step/4 step step%4 - 8 times 2^-9
       a[0] = fma_f16((words[0] & 0x000f000fu), 0x78007800u, 0xa400a400u);
@@ -135,9 +135,9 @@ linear_u4(const u32* __restrict__ weight, const u16* __restrict__ scales, u16* _
       mma_f16(acc + 12, a + 12, b + 0);
     }
     // step = 1
-    {  // b = load_matrix x_tile[0, 0, group*64 + step*16 + round*128]
+    {  // b = load_matrix x_tile[0, 0, group*64 + step*16 + k_tile*128]
       const u32 lane = thread % 32;
-      load_matrix<2>(b + 0, shared_address(x_tile + ((thread / 32 % 2) * 64 + (lane / 16 % 1 * 8 + lane % 8 + 0) * 264 + lane / 8 % 2 * 8 + round * 128 + 16)));
+      load_matrix<2>(b + 0, shared_address(x_tile + ((thread / 32 % 2) * 64 + (lane / 16 % 1 * 8 + lane % 8 + 0) * 264 + lane / 8 % 2 * 8 + k_tile * 128 + 16)));
     }
     {  // a = unpack u4 words block group + step/4 step step%4 - 8 times 2^-9
       a[0] = fma_f16((words[1] & 0x000f000fu), 0x78007800u, 0xa400a400u);
@@ -164,9 +164,9 @@ linear_u4(const u32* __restrict__ weight, const u16* __restrict__ scales, u16* _
       mma_f16(acc + 12, a + 12, b + 0);
     }
     // step = 2
-    {  // b = load_matrix x_tile[0, 0, group*64 + step*16 + round*128]
+    {  // b = load_matrix x_tile[0, 0, group*64 + step*16 + k_tile*128]
       const u32 lane = thread % 32;
-      load_matrix<2>(b + 0, shared_address(x_tile + ((thread / 32 % 2) * 64 + (lane / 16 % 1 * 8 + lane % 8 + 0) * 264 + lane / 8 % 2 * 8 + round * 128 + 32)));
+      load_matrix<2>(b + 0, shared_address(x_tile + ((thread / 32 % 2) * 64 + (lane / 16 % 1 * 8 + lane % 8 + 0) * 264 + lane / 8 % 2 * 8 + k_tile * 128 + 32)));
     }
     {  // a = unpack u4 words block group + step/4 step step%4 - 8 times 2^-9
       a[0] = fma_f16((words[2] & 0x000f000fu), 0x78007800u, 0xa400a400u);
@@ -193,9 +193,9 @@ linear_u4(const u32* __restrict__ weight, const u16* __restrict__ scales, u16* _
       mma_f16(acc + 12, a + 12, b + 0);
     }
     // step = 3
-    {  // b = load_matrix x_tile[0, 0, group*64 + step*16 + round*128]
+    {  // b = load_matrix x_tile[0, 0, group*64 + step*16 + k_tile*128]
       const u32 lane = thread % 32;
-      load_matrix<2>(b + 0, shared_address(x_tile + ((thread / 32 % 2) * 64 + (lane / 16 % 1 * 8 + lane % 8 + 0) * 264 + lane / 8 % 2 * 8 + round * 128 + 48)));
+      load_matrix<2>(b + 0, shared_address(x_tile + ((thread / 32 % 2) * 64 + (lane / 16 % 1 * 8 + lane % 8 + 0) * 264 + lane / 8 % 2 * 8 + k_tile * 128 + 48)));
     }
     {  // a = unpack u4 words block group + step/4 step step%4 - 8 times 2^-9
       a[0] = fma_f16((words[3] & 0x000f000fu), 0x78007800u, 0xa400a400u);
