@@ -99,8 +99,8 @@ std::string Emitter::fields(RegisterId from, std::int64_t first, const FieldPlan
 void Emitter::unpack_float(const UnpackFloat& i) {
   const Scalar operand = reg(i.to).scalar;
   const FloatFields& f = i.fields;
-  const FieldPlan& plan = field_plan(f.bits, f.place);
   if (f.converted) return convert_float(i);
+  const FieldPlan& plan = field_plan(f.bits, f.place);
   if (i.scales >= 0) scales_of_units(i.to, i.scales, i.group, f.factor);
   for_each_pair(i, f.bits, [&](const std::string& to, int pair, std::int64_t first, int row) {
     std::string value = fields(i.from, first, plan, plan.pairs[pair]);
