@@ -29,7 +29,7 @@ from ladder.nn.joined import joined
 from ladder.nn.joined import objection as merge_objection
 from ladder.nn.kept import Kept
 from ladder.nn.linear import Linear
-from ladder.nn.merged import MergedWeight
+from ladder.nn.merged import MergedWeight, by_itself
 from ladder.nn.quick_call import watched
 from ladder.nn.residual import added_to
 from ladder.nn.subclassed import Subclassed, restore, subclass
@@ -136,7 +136,7 @@ class GatedWeight(MergedWeight):
         modules, silent = self.parent._modules, self._silent
         return (
             all(modules.get(name) is silent[name] for name in silent)
-            and all(layer._buffers["qweight"] is None for layer in self.layers)
+            and not self.gives()
             and not any(watched(module) for module in silent.values())  # type: ignore[arg-type]
         )
 
@@ -157,16 +157,21 @@ class GatedWeight(MergedWeight):
         return self._bias(biases, cast, dtype)
 
     def part(self, x: Tensor, place: int) -> Tensor:
-        layer = self.layers[place]
-        self.ungate()
-        return Linear.forward(layer, x)
+        return Linear.forward(self._alone(place), x)
 
     def product_of_codes(
         self, x: Tensor, x_scale: Tensor | None, out_dtype: torch.dtype, place: int
     ) -> Tensor:
-        layer = self.layers[place]
+        return Linear.forward_codes(self._alone(place), x, x_scale, out_dtype=out_dtype)
+
+    def _alone(self, place: int) -> Linear:
+        """Layer ``place`` with a weight of its own. It stays one of this weight where another layer
+        has other parts for now: ``functional_call`` would then put buffers of this time back into
+        layers of their own."""
+        if self.gives():
+            return by_itself(self.layers[place])
         self.ungate()
-        return Linear.forward_codes(layer, x, x_scale, out_dtype=out_dtype)
+        return self.layers[place]
 
     def ungate(self) -> None:
         if _is_compiling():

@@ -45,6 +45,7 @@ from ladder.weight import PARTS, Weight
 
 _log = logging.getLogger("ladder")
 _dissolving = threading.RLock()
+_SMALL = tuple(part for part in PARTS if part != "qweight")
 
 
 class MergedWeight:
@@ -87,6 +88,27 @@ class MergedWeight:
         has_bias = self.linear.bias is not None
         #: Whose memory is that of the whole.
         self._biases_held = [layer._parameters["bias"] for layer in self.layers if has_bias]
+        #: Parts of the layers but their codes, which they have none of.
+        self._held = [
+            (layer._buffers, name, part)
+            for layer in self.layers
+            for name in _SMALL
+            if (part := layer._buffers.get(name)) is not None
+        ]
+
+    def gives(self) -> bool:
+        """Whether layers have other parts for now, as within ``torch.func.functional_call``."""
+        with_codes = any(layer._buffers["qweight"] is not None for layer in self.layers)
+        return with_codes or self._gives_small()
+
+    def _gives_small(self) -> bool:
+        """Other scales, say, and no codes."""
+        if _is_compiling():  # buffers that are compared would be inputs of its graph
+            return False
+        for buffers, name, part in self._held:  # noqa: SIM110  # any() would cost each product more
+            if buffers[name] is not part:
+                return True
+        return False
 
     def part(self, x: Tensor, place: int) -> Tensor:
         """[..., K] to [..., N of layer ``place``]."""
@@ -104,6 +126,8 @@ class MergedWeight:
         return parts[place]  # type: ignore[return-value]  # not None, as was just asked
 
     def _product(self, x: Tensor) -> tuple[Tensor, ...]:
+        if self._gives_small():
+            return tuple(by_itself(layer).forward(x) for layer in self.layers)
         if getattr(x, "is_nested", False):  # torch crashes in the backward of its split
             rows = rows_of_nested(x, self.linear.in_features)
             return tuple(nested_like(x, part) for part in self._product(rows))
@@ -178,6 +202,25 @@ class MergedWeight:
                     del layer.__dict__["_merged"], layer.__dict__["_place"]
 
 
+def by_itself(layer: Linear) -> Linear:
+    """A layer of the parts that ``layer`` of a :class:`MergedWeight` has for now, within
+    ``torch.func.functional_call``, and of its own codes where it has none; ``layer`` itself where
+    another thread has given it its own again."""
+    with _dissolving:
+        if "_merged" not in layer.__dict__:
+            return layer
+        parts: dict[str, Any] = {name: layer._buffers.get(name) for name in PARTS}
+        if parts["qweight"] is None:
+            parts["qweight"] = layer._canonical_codes()
+    weight = Weight(layer.weight_type, (layer.out_features, layer.in_features), **parts)
+    alone = Linear.from_weight(weight, activation_type=layer.activation_type)
+    alone._parameters["bias"] = layer.bias
+    for name in OF_X:
+        if (scale := layer._buffers.get(name)) is not None:
+            alone._put_in_front(name, scale)
+    return alone
+
+
 class MergedLinear(Linear):
     """A :class:`Linear` whose rows lie in a :class:`MergedWeight`.
 
@@ -198,31 +241,22 @@ class MergedLinear(Linear):
         # Something may have kept this method from the time when there was a weight.
         if merged is None or place is None:
             return Linear.forward(self, x, residual)
-        if state["_buffers"]["qweight"] is not None:
-            return self._of_given_parts().forward(x, residual)
+        if state["_buffers"]["qweight"] is not None:  # other small parts alone are seen by part()
+            return by_itself(self).forward(x, residual)
         part: Tensor = merged.part(x, place)
         return plus(part, residual)
-
-    def _of_given_parts(self) -> Linear:
-        """A layer of the parts that this one has within ``torch.func.functional_call``; the layer
-        itself where another thread has given it its own again."""
-        with _dissolving:
-            if "_merged" not in self.__dict__:
-                return self
-            parts: dict[str, Any] = {name: self._buffers.get(name) for name in PARTS}
-        shape = (self.out_features, self.in_features)
-        weight = Weight(self.weight_type, shape, **parts)
-        layer = Linear.from_weight(weight, activation_type=self._activation_type)
-        layer._parameters["bias"] = self.bias
-        for name in OF_X:
-            if (scale := self._buffers.get(name)) is not None:
-                layer._put_in_front(name, scale)
-        return layer
 
     def forward_codes(
         self, x: Tensor, x_scale: Tensor | None = None, *, out_dtype: torch.dtype = torch.float16
     ) -> Tensor:
-        return self._merged.product_of_codes(x, x_scale, out_dtype, self._place)
+        state = self.__dict__
+        merged, place = state.get("_merged"), state.get("_place")
+        if merged is None or place is None:
+            return Linear.forward_codes(self, x, x_scale, out_dtype=out_dtype)
+        if merged.gives():
+            return by_itself(self).forward_codes(x, x_scale, out_dtype=out_dtype)
+        y: Tensor = merged.product_of_codes(x, x_scale, out_dtype, place)
+        return y
 
     @property
     def image(self) -> Tensor:

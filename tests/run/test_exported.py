@@ -142,6 +142,42 @@ def test_functional_calls_of_an_optimized_model_take_other_weights(activation_ty
     assert torch.equal(model(x), before)
 
 
+@pytest.mark.parametrize("part", ["gate_proj", "up_proj", "q", "v", "scales", "qweight"])
+def test_functional_calls_of_an_optimized_model_take_some_of_its_parts(part):
+    """Of gate and up one alone had the other leave their weight within the call, which put the
+    missing codes back into it; other scales alone were ignored."""
+    single = packed(False, *layers(True))
+    model, x, given = copy.deepcopy(single), torch.randn(2, 3, 64), {}
+    assert ladder.optimize(model, example=x).gated
+    for name, tensor in single.state_dict().items():
+        if part in name.split("."):
+            given[name] = tensor * 2 if tensor.is_floating_point() else tensor.roll(1, 0)
+    assert given
+    before, wanted = model(x), torch.func.functional_call(single, given, x)
+    assert not torch.equal(before, wanted)
+    assert torch.equal(torch.func.functional_call(model, given, x), wanted)
+    assert torch.equal(model(x), before) and torch.equal(single(x), before)
+
+
+def test_codes_of_x_are_multiplied_by_parts_that_are_given():
+    single = packed(False, QKV(True))[0]
+    model = copy.deepcopy(single)
+    assert ladder.optimize(model, example=torch.randn(2, 3, 64)).merged
+    codes = torch.randint(-127, 128, (4, 64), dtype=torch.int8)
+
+    class Calls(nn.Module):
+        def __init__(self, qkv):
+            super().__init__()
+            self.qkv = qkv
+
+        def forward(self, x):
+            return self.qkv.q.forward_codes(x, torch.ones(4, 1))
+
+    given = {k: v.roll(1, 0) for k, v in Calls(single).state_dict().items() if "qweight" in k}
+    y = [torch.func.functional_call(Calls(each), given, codes) for each in (model, single)]
+    assert torch.equal(*y) and not torch.equal(y[0], Calls(single)(codes))
+
+
 class Mixture(nn.Module):
     def __init__(self):
         super().__init__()
