@@ -42,9 +42,11 @@ def format_of_x(activation_type: str) -> str:
     return activation_type.partition(",")[0]
 
 
-def with_fast_accum(activation_type: str | None) -> str | None:
-    """The same with fast sums, where it is rounded to float8_e4m3."""
-    return FAST_ACCUM if activation_type == "float8_e4m3" else activation_type
+def with_fast_accum(activation_type: str | None, fast: bool = True) -> str | None:
+    """The same with fast sums or, not ``fast``, without, where x is rounded to float8_e4m3."""
+    if activation_type not in ("float8_e4m3", FAST_ACCUM):
+        return activation_type
+    return FAST_ACCUM if fast else "float8_e4m3"
 
 
 def no_g_idx(activation_type: str) -> str:

@@ -284,9 +284,10 @@ def test_engines_have_fast_sums_where_folders_say_nothing_of_them():
         config = {"quant_method": "ladder", "format_version": 1, "weight_type": UINT4}
         folder = Folder(config | {"activation_type": said})
         assert folder.module("up", 24, 256).activation_type == said
-        folder.fast_accum = True
-        fast = said if said == "int8" else activations.FAST_ACCUM
-        assert folder.module("up", 24, 256).activation_type == fast
+        for fast, of_e4m3 in ((True, activations.FAST_ACCUM), (False, "float8_e4m3")):
+            folder.fast_accum = fast
+            wanted = said if said == "int8" else of_e4m3
+            assert folder.module("up", 24, 256).activation_type == wanted
 
 
 def test_a_layer_of_one_k_tile_is_refused_by_its_columns_where_tiles_have_two():

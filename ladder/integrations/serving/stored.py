@@ -107,9 +107,9 @@ class Folder:
         self._stored: StoredConfig | None = None
         self._settings: Any = None
         self._forms: dict[tuple[str, str], tuple[TType, Mapping[str, str]]] = {}
-        #: Whether sums of x of float8_e4m3 are fast ones, whatever the files say: of files that say
-        #: nothing of it, as engines' own kernels have them.
-        self.fast_accum = self.method != QUANT_METHOD
+        #: Whether sums of x of float8_e4m3 are fast ones, None as the files say. Those of other
+        #: methods say nothing of it: as engines' own kernels have them.
+        self.fast_accum: bool | None = None if self.method == QUANT_METHOD else True
         if self.method == QUANT_METHOD:
             self._stored = StoredConfig.from_dict(config)
             _refuse_convolutions(self._stored)
@@ -253,10 +253,13 @@ class Folder:
         }
         tensors = {part: part for part in PARTS if wanted[part]}
         tensors |= {part: part for part in OF_X if part in parts}
-        wanted_of_x = self._stored.activation_type_of(name)
-        if self.fast_accum:
-            wanted_of_x = with_fast_accum(wanted_of_x)
+        wanted_of_x = self._summed(self._stored.activation_type_of(name))
         return StoredLinear(name, ttype, tensors, _as_it_is, act_order, activation_type=wanted_of_x)
+
+    def _summed(self, activation_type: str | None) -> str | None:
+        """The same with sums as :attr:`fast_accum` says."""
+        fast = self.fast_accum
+        return activation_type if fast is None else with_fast_accum(activation_type, fast)
 
     def _foreign(self, name: str, n: int, k: int) -> StoredLinear:
         form, settings = FORMATS[self.method], self._settings.for_module(name)
@@ -281,7 +284,7 @@ class Folder:
             functools.partial(form.canonical, layer=layer),
             "weight_g_idx" in parts or (bool(self.config.get("desc_act")) and "g_idx" in parts),
             bool(self.config.get("sym")),
-            with_fast_accum(layer.activation_type) if self.fast_accum else layer.activation_type,
+            self._summed(layer.activation_type),
         )
 
     def _form_of(
