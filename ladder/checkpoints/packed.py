@@ -11,12 +11,13 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ladder.checkpoints.folder import StoredConfig
+from ladder.checkpoints.folder import QUANT_METHOD, StoredConfig
 from ladder.checkpoints.info import DENSE, describe
 from ladder.checkpoints.shards import open_shards, read_json
 from ladder.checkpoints.source import open_folder
 from ladder.errors import CheckpointError, InvalidArgument
 from ladder.nn.dense_experts import STACKS
+from ladder.ops.activations import with_fast_accum
 from ladder.types import TType, parse
 from ladder.weight import in_order, needs_single_rows
 
@@ -31,7 +32,8 @@ PROJECTIONS = (("gate_proj", "up_proj", "down_proj"), ("w1", "w3", "w2"))
 @dataclass(frozen=True)
 class PackedLayer:
     """A weight [n, k] as a folder has it; ``g_idx`` [k] where columns are not in order of their
-    groups. ``activation_type`` is what the folder would have x rounded to."""
+    groups. ``activation_type`` is what the folder would have x rounded to; ``says_sums``: and how
+    such products are added up, which folders of other packages leave to who multiplies."""
 
     name: str
     type: TType
@@ -39,6 +41,14 @@ class PackedLayer:
     k: int
     g_idx: Tensor | None = None
     activation_type: str | None = None
+    says_sums: bool = True
+
+    def in_engines(self) -> PackedLayer | None:
+        """The layer as vLLM's and SGLang's plugins run it, where that is another one."""
+        wanted = with_fast_accum(self.activation_type)
+        if self.says_sums or wanted == self.activation_type:
+            return None
+        return replace(self, activation_type=wanted)
 
 
 @dataclass(frozen=True)
@@ -51,6 +61,11 @@ class PackedExperts:
     count: int
     gate_up: PackedLayer
     down: PackedLayer
+
+    def in_engines(self) -> PackedExperts | None:
+        """As :meth:`PackedLayer.in_engines`."""
+        first, second = self.gate_up.in_engines(), self.down.in_engines()
+        return replace(self, gate_up=first, down=second) if first and second else None
 
 
 def packed_layers(path: str | os.PathLike[str]) -> tuple[list[PackedLayer], list[PackedExperts]]:
@@ -67,6 +82,7 @@ def packed_layers(path: str | os.PathLike[str]) -> tuple[list[PackedLayer], list
         raise InvalidArgument(
             f"{path} has no packed layer: `ladder convert` makes a folder of such"
         )
+    says_sums = summary["quant_method"] == QUANT_METHOD
     orders = dict(_orders(Path(path), [m["name"] for m in summary["modules"] if m["act_order"]]))
     layers: dict[str, PackedLayer] = {}
     counts = {}
@@ -75,7 +91,7 @@ def packed_layers(path: str | os.PathLike[str]) -> tuple[list[PackedLayer], list
             continue
         name, activation_type = m["name"], m["activation_type"]
         layers[name] = PackedLayer(
-            name, parse(m["type"]), m["n"], m["k"], orders.get(name), activation_type
+            name, parse(m["type"]), m["n"], m["k"], orders.get(name), activation_type, says_sums
         )
         if "experts" in m:
             counts[name] = m["experts"]

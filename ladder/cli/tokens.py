@@ -38,6 +38,12 @@ def tokens_of(text: str, activation_type: str = "") -> tuple[int, ...]:
     return tuple(sorted(set(found)))
 
 
+def above(text: str, m: int) -> str:
+    """What ``text`` says of more than ``m`` tokens: of "1,8,30-128" and 64 "65-128"."""
+    of = ((max(least, m + 1), most) for least, most in ranges_of(text) if most > m)
+    return ",".join(f"{least}-{most}" for least, most in of)
+
+
 def expert_tokens(ranges: Iterable[tuple[int, int]], of_token: int) -> tuple[int, ...]:
     """Of each range the most tokens that each kernel serves: kernels of experts are the same for
     all numbers of rows, ``of_token`` for each token, up to a power of two."""

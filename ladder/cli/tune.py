@@ -14,13 +14,19 @@ import typer
 
 from ladder.cli.model import check_model
 from ladder.cli.output import Json, print_json, print_table, progress_bar
-from ladder.cli.tokens import ranges_of, span, tokens_of
-from ladder.cli.tune_experts import expert_kinds_of, gating_of, of_token, print_experts
+from ladder.cli.tokens import above, ranges_of, span, tokens_of
+from ladder.cli.tune_experts import (
+    ExpertKind,
+    expert_kinds_of,
+    gating_of,
+    of_token,
+    print_experts,
+)
 
 if TYPE_CHECKING:
     import torch
 
-    from ladder.checkpoints.packed import PackedLayer
+    from ladder.checkpoints.packed import PackedExperts, PackedLayer
     from ladder.cuda.tune import Request, Tuned
     from ladder.ops.gating import Gating
 
@@ -83,26 +89,26 @@ def tune(
     import torch
 
     gpu = gpu_called(device)
-    from ladder.checkpoints.packed import merged_layers, packed_layers
+    from ladder.checkpoints.packed import packed_layers
     from ladder.checkpoints.shards import read_json
     from ladder.cuda import kernels
     from ladder.cuda.tune import tune_all
     from ladder.cuda.tune_experts import tune_layers
+    from ladder.ops.activations import MOST_TOKENS_AS_THEY_COME
 
     layers, experts = packed_layers(model)
     config = read_json(model / "config.json")
     chosen = dtype or _dtype_of(config)
-    together = merged_layers(layers) if merged else []
-    kinds = kinds_of([*layers, *together], gpu)
-    kinds += gated_kinds_of(together, gating_of(config), gpu)
-    mixtures = expert_kinds_of(experts)
     kernels.use_store(kept)
-    for kind in kinds:
-        tokens = tokens_of(m, kind.activation_type)
-        kind.ask(gpu, getattr(torch, chosen), tokens, dependent_launch)
-    for mixture in mixtures:
-        ranges, gating = ranges_of(m), gating_of(config)
-        mixture.ask(gpu, getattr(torch, chosen), ranges, of_token(config), gating)
+    how: Any = (config, gpu, getattr(torch, chosen), merged, dependent_launch)
+    kinds, mixtures = _asked(layers, experts, m, *how)
+    # Fewer tokens come as they are, whatever is said of sums: engines have the same kernels.
+    if many := above(m, MOST_TOKENS_AS_THEY_COME):
+        of_engines = [each for layer in layers if (each := layer.in_engines())]
+        experts_of_engines = [alike for layer in experts if (alike := layer.in_engines())]
+        more, mixed = _asked(of_engines, experts_of_engines, many, *how)
+        kinds += [kind for kind in more if kind.activation_type]
+        mixtures += [kind for kind in mixed if kind.activation_type]
     start = time.monotonic()
     with progress_bar("Tuning", as_json) as progress:
         asked = [kind.request for kind in kinds if kind.request]
@@ -121,6 +127,29 @@ def tune(
         from ladder.cli.output import console
 
         console.print(f"{tuned.late} kernels were not timed: run it again, or with --budget")
+
+
+def _asked(
+    layers: Sequence[PackedLayer],
+    experts: Sequence[PackedExperts],
+    m: str,
+    config: dict[str, Any],
+    gpu: torch.device,
+    dtype: torch.dtype,
+    merged: bool,
+    dependent_launch: bool,
+) -> tuple[list[Kind], list[ExpertKind]]:
+    """What is to be tuned for the numbers of tokens ``m``."""
+    from ladder.checkpoints.packed import merged_layers
+
+    gating, together = gating_of(config), merged_layers(layers) if merged else []
+    kinds = [*kinds_of([*layers, *together], gpu), *gated_kinds_of(together, gating, gpu)]
+    mixtures = expert_kinds_of(experts)
+    for kind in kinds:
+        kind.ask(gpu, dtype, tokens_of(m, kind.activation_type), dependent_launch)
+    for mixture in mixtures:
+        mixture.ask(gpu, dtype, ranges_of(m), of_token(config), gating)
+    return kinds, mixtures
 
 
 @dataclass
@@ -268,7 +297,8 @@ def _print(
     rows: list[tuple[Any, ...]] = []
     for kind in kinds:
         gated = "" if kind.gating is None else f" {kind.gating.activation}"
-        left = (kind.type + gated, kind.n, kind.k, len(kind.names))
+        rounded = f" by {kind.activation_type}" if kind.activation_type else ""
+        left = (kind.type + gated + rounded, kind.n, kind.k, len(kind.names))
         rows += [
             (*left, span(row["m"]), row["kernel"] or "torch", row["origin"])
             for row in kind.rows(tuned)

@@ -225,6 +225,39 @@ def test_layers_are_tuned_for_the_activations_that_they_take(capsys, tmp_path, g
     assert found[("q_proj+k_proj+v_proj",)] == 192
 
 
+@pytest.mark.parametrize("kernels", [True, False])
+def test_files_that_say_nothing_of_sums_are_tuned_as_engines_have_them_too(
+    capsys, tmp_path, gpu, monkeypatch, kernels
+):
+    """Prompts of an FP8 folder had plans for transformers, and none for vLLM."""
+    rows, tensors = {"q_proj": 256, "k_proj": 384, "v_proj": 384}, {}
+    rows |= {f"mlp.experts.{e}.{each}_proj": 256 for e in (0, 1) for each in ("gate", "up", "down")}
+    for name, n in rows.items():
+        tensors[f"{name}.weight"] = torch.zeros(n, 256).to(torch.float8_e4m3fn)
+        tensors[f"{name}.weight_scale_inv"] = torch.ones(n // 128, 2)
+    save_file(tensors, tmp_path / "model.safetensors")
+    fields = {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic",
+              "weight_block_size": [128, 128]}  # fmt: skip
+    config = {"quantization_config": fields, "num_experts_per_tok": 1}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    monkeypatch.setattr(activations, "gpu_objection", lambda *_: "" if kernels else "none")
+    asked, of_experts = {}, {}
+    for m in ("1-64", "1-256"):
+        status, out, err = run(capsys, tmp_path, "--m", m, "--json", "--no-merged")
+        assert status == 0, err
+        asked[m] = [(r.activation_type, max(r.m), min(r.m)) for r in gpu[-1]["requests"]]
+        of_experts[m] = [(r.activation_type, r.m[-2:]) for r in gpu.experts[-1]["requests"]]
+    promoted = "float8_e4m3" if kernels else ""
+    assert asked["1-64"] == 2 * [(promoted, 64, 1)]
+    fast = 2 * [(activations.FAST_ACCUM, 256, 65)]
+    assert asked["1-256"] == 2 * [(promoted, 256, 1)] + (fast if kernels else [])
+    assert of_experts["1-64"] == [(promoted, (32, 64))]
+    fast = [(activations.FAST_ACCUM, (128, 256))]
+    assert of_experts["1-256"] == [(promoted, (128, 256))] + (fast if kernels else [])
+    _, out, _ = run(capsys, tmp_path, "--m", "1-256")
+    assert ("fast_accum" in "".join(out.split())) is kernels
+
+
 def test_options_reach_the_tuning(capsys, folder, gpu, tmp_path):
     options = ["--dtype", "bfloat16", "--tune", "off", "--budget", "3", "--dependent-launch",
                "--cache", tmp_path]  # fmt: skip
