@@ -178,16 +178,22 @@ def check_unscaled(source: Tensor, packed: Weight) -> None:
     ttype, values = packed.type, packed.dequantize()
     # Between its ends a type is at most half of its widest gap away, whatever the zero points.
     gap = _code_values(ttype).sort().values.diff().max().item()
-    if not bool(((source - values).abs() > gap * 0.5001).any()):
-        if values.any() or not source.any():
-            return
-        why = "are too small: all would be zero"
+    far = ((source - values).abs() > gap * 0.5001).nonzero()
+    which = f'type "{ttype}", of no scales'
+    if len(far):
+        row, column = far[0].tolist()
+        what = (
+            f"weight at row {row}, column {column} is {source[row, column].item():.6g}, beyond its "
+            f"values in {which}, of which {values[row, column].item():.6g} is the nearest"
+        )
+    elif source.any() and not values.any():
+        what = (
+            f"weight has magnitudes up to {_most(source):.3g}, which in {which}, are too small: "
+            "all would be zero"
+        )
     else:
-        why = "are beyond its values"
-    raise InvalidArgument(
-        f"weight has magnitudes up to {_most(source):.3g}, which in type "
-        f'"{ttype}", of no scales, {why}: name scales, as in "scale=float16"'
-    )
+        return
+    raise InvalidArgument(f'{what}: name scales, as in "scale=float16"')
 
 
 def check_cast(weight: Tensor, cast: Tensor, ttype: TType) -> None:
