@@ -131,12 +131,10 @@ class GatedWeight(MergedWeight):
         self.linear.prepare()
 
     def serves(self) -> bool:
-        """Whether nobody watches or has replaced what the gated product leaves out, nor given the
-        layers other parts for now, as ``torch.func.functional_call`` does."""
+        """Whether nobody watches or has replaced what the gated product leaves out."""
         modules, silent = self.parent._modules, self._silent
         return (
             all(modules.get(name) is silent[name] for name in silent)
-            and not self.gives()
             and not any(watched(module) for module in silent.values())  # type: ignore[arg-type]
         )
 
@@ -198,7 +196,8 @@ class RunsGated(Subclassed):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         weight: GatedWeight | None = self.__dict__.get("_gated")
         residual = None
-        if weight is None or not self._serves():
+        # A compiler asks _serves() beside the program, which may give layers other parts for now.
+        if weight is None or weight.gives() or not self._serves():
             return super().forward(*args, **kwargs)
         if getattr(self, "adds_residual", False):  # ladder.GatedMLP
             x, residual = _x_and_residual(*args, **kwargs)

@@ -29,6 +29,7 @@ import torch
 from torch import Tensor, nn
 from torch import is_grad_enabled as _grad_enabled
 from torch.compiler import is_compiling as _is_compiling
+from torch.compiler import is_exporting
 
 from ladder._torch import recording as _recording
 from ladder._torch import transformed as _transformed
@@ -41,7 +42,7 @@ from ladder.nn.packed import OF_X
 from ladder.nn.ragged import nested_like, rows_of_nested
 from ladder.nn.slot import Result, Slot, modes_of
 from ladder.ops.transforms import plus
-from ladder.weight import PARTS, Weight
+from ladder.weight import PARTS
 
 _log = logging.getLogger("ladder")
 _dissolving = threading.RLock()
@@ -103,7 +104,7 @@ class MergedWeight:
 
     def _gives_small(self) -> bool:
         """Other scales, say, and no codes."""
-        if _is_compiling():  # buffers that are compared would be inputs of its graph
+        if is_exporting():  # buffers are stood in for
             return False
         for buffers, name, part in self._held:  # noqa: SIM110  # any() would cost each product more
             if buffers[name] is not part:
@@ -212,8 +213,9 @@ def by_itself(layer: Linear) -> Linear:
         parts: dict[str, Any] = {name: layer._buffers.get(name) for name in PARTS}
         if parts["qweight"] is None:
             parts["qweight"] = layer._canonical_codes()
-    weight = Weight(layer.weight_type, (layer.out_features, layer.in_features), **parts)
-    alone = Linear.from_weight(weight, activation_type=layer.activation_type)
+    k, n, ttype = layer.in_features, layer.out_features, layer.weight_type
+    alone = Linear(k, n, False, ttype, activation_type=layer.activation_type, device="meta")
+    alone._buffers.update(parts)  # unchecked, as functional_call gives them to any layer
     alone._parameters["bias"] = layer.bias
     for name in OF_X:
         if (scale := layer._buffers.get(name)) is not None:

@@ -157,6 +157,22 @@ def test_functional_calls_of_an_optimized_model_take_some_of_its_parts(part):
     assert not torch.equal(before, wanted)
     assert torch.equal(torch.func.functional_call(model, given, x), wanted)
     assert torch.equal(model(x), before) and torch.equal(single(x), before)
+    torch._dynamo.reset()
+    compiled = torch.compile(
+        lambda state, x: torch.func.functional_call(model, state, x), backend="eager"
+    )
+    assert torch.equal(compiled(given, x), wanted)
+    assert torch.equal(compiled({}, x), before) and torch.equal(model(x), before)
+
+
+def test_an_ensemble_of_packed_models_is_one_call_of_an_optimized_one():
+    models = [packed(False, *layers(True)) for _ in range(3)]
+    model, x = copy.deepcopy(models[0]), torch.randn(2, 3, 64)
+    assert ladder.optimize(model, example=x).gated
+    state = torch.func.stack_module_state(models)
+    y = torch.func.vmap(lambda *of: torch.func.functional_call(model, of, x))(*state)
+    single = torch.func.vmap(lambda *of: torch.func.functional_call(models[0], of, x))(*state)
+    assert torch.equal(y, single) and not torch.equal(y[0], y[1])
 
 
 def test_codes_of_x_are_multiplied_by_parts_that_are_given():
