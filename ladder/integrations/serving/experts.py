@@ -97,7 +97,8 @@ class ExpertsRoom:
         if len(asked) == 1:
             (self.activation_type,) = asked
         else:
-            say_as_it_comes("the experts of a layer are to have x rounded in several ways")
+            ways = ", ".join(sorted(each or "as it comes" for each in asked))
+            say_as_it_comes(f"the experts of a layer are to have x rounded in several ways: {ways}")
         self.rooms = {
             name: StackRoom(
                 "" if self.apart else STEMS[name],
