@@ -44,7 +44,7 @@ class BlockQuantizer {
     if (type_.scale == nullptr && !is_asymmetric(type_.zero)) return {.scale = 1, .zero = zero_};
     float least, greatest;
     kernels_.range(weights, count, &least, &greatest);
-    if (type_.scale == nullptr) return {.scale = 1, .zero = zero_of(std::min(least, 0.0f))};
+    if (type_.scale == nullptr) return {.scale = 1, .zero = covering_zero(least)};
     Search search{.best = candidate(least, greatest, 1.0f)};
     if (rounding_ == Rounding::nearest && smallest_ == 0) return search.best;
     const auto attempt = [&](const Choice& choice) {
@@ -123,6 +123,13 @@ class BlockQuantizer {
   /// The zero point that has the least weight, in steps, at the least value.
   float zero_of(float low) const {
     return std::clamp(std::nearbyint(values_.low - low), values_.low, values_.high);
+  }
+
+  /// The same of types without scales: the least zero point whose least value is no more than half
+  /// a step above the least weight, so that most is left for the greatest.
+  float covering_zero(float least) const {
+    const float zero = std::ceil(values_.low - std::min(least, 0.0f) - 0.5f);
+    return std::clamp(zero, values_.low, values_.high);
   }
 
   float stored(float scale) const { return scales_(unit_ == 0 ? 0 : scale / unit_); }

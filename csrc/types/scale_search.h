@@ -10,7 +10,8 @@
 //   value(w) = (decode(code(w)) - z) * s * u
 //
 // A block with zero points holds 0 and its least weight: z has that weight, or 0 where all are
-// positive, at the least value. Types without scales have steps of 1.
+// positive, at the least value, to the nearest. Types without scales have steps of 1, and of two
+// that are as near the lesser z, which leaves more for the greatest weight.
 //
 // The error of a block is the sum of (double(value) - double(w))^2 in double: weights in row-major
 // order of the block, weight i added to sum i % kSumLanes of its segment of kSegmentWeights; the

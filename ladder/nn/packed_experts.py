@@ -161,11 +161,11 @@ class PackedExperts(TakesActivations, Unscriptable):
 
     @property
     def activation_type(self) -> str | None:
-        """What x is rounded to before both products: None, "int8" or "float8_e4m3", as
-        :attr:`ladder.Linear.activation_type` has them. On a GPU each token of a call of more than
-        16 is rounded once for all of its experts, and what comes out of the function between the
-        products once for each of them. Setting it raises Unsupported for weights that it does not
-        take, on the device where they are, naming the stack."""
+        """What x is rounded to before both products: None, "int8", "float8_e4m3" or
+        "float8_e4m3,fast_accum", as :attr:`ladder.Linear.activation_type` has them. On a GPU each
+        token of a call of more than 64 is rounded once for all of its experts, and what comes out
+        of the function between the products once for each of them. Setting it raises Unsupported
+        for weights that it does not take, on the device where they are, naming the stack."""
         return self.gate_up.activation_type
 
     @activation_type.setter

@@ -55,6 +55,7 @@ TEST(EmulatedQuantize, chooses_zero_points_of_types_without_scales) {
     const std::int64_t n = 2, k = 1100;
     auto weight = weight_of(n, k, static_cast<unsigned>(i));
     for (float& each : weight) each *= 60;
+    weight[3] = weight[n * k - 1] = -10.5f;  // in the middle between two zero points
     EXPECT_EQ(device.quantized(i, weight, n, k, ttype(types[i]), false),
               of_processor(weight, n, k, ttype(types[i]), false))
         << types[i];

@@ -136,6 +136,9 @@ def test_types_without_scales_choose_zero_points(zero):
     why = "row 0, column 32 is 100, beyond its values .* of which 15 is the nearest"
     with pytest.raises(ladder.InvalidArgument, match=why):
         ladder.quantize(moved[:1], f"uint4,group=32,zero={zero}")
+    tied = torch.tensor([[-1.5, 0.0, 14.0, 3.0], [-2.5, 0.0, 13.0, 3.0]]).repeat(1, 2)
+    held = ladder.quantize(tied, f"uint4,group=8,zero={zero}").dequantize()
+    assert (held - tied).abs().max() == 0.5 and torch.equal(held[:, 1:4], tied[:, 1:4])
 
 
 @pytest.mark.parametrize(

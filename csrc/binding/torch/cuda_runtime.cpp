@@ -83,7 +83,7 @@ std::int64_t open_weight(std::string type, std::int64_t n, std::int64_t k, bool 
                       false, gating_of(gate, limit, alpha), applied);
 }
 
-/// What the weight's activations are rounded to: "", "int8" or "float8_e4m3".
+/// What the weight's activations are rounded to, as rounded_called() has it; "": not.
 std::string activation_type(std::int64_t weight) {
   return std::string(activation_type_of(ladder::session(weight).rounded()));
 }

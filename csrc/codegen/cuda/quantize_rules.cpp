@@ -37,12 +37,16 @@ std::string candidate_function(const TType& type, const Encoder& encoder) {
       << "// What candidates are made of: the ends of a block, or the scale that covers them.\n"
          "struct Cover { float low, high; };\n";
   if (is_asymmetric(type.zero)) {
-    out << R"(DEVICE float zero_of(float least) {
-  const float whole = rintf(__fsub_rn()"
-        << literal(low) << R"(, least));  // ties to even
-  return whole < )"
-        << literal(low) << " ? " << literal(low) << " : " << literal(high) << " < whole ? "
-        << literal(high) << R"( : whole;
+    out << "DEVICE float clamped(float zero) {\n  return zero < " << literal(low) << " ? "
+        << literal(low) << " : " << literal(high) << " < zero ? " << literal(high) << R"( : zero;
+}
+DEVICE float zero_of(float least) {
+  return clamped(rintf(__fsub_rn()"
+        << literal(low) << R"(, least)));  // ties to even
+}
+DEVICE float covering_zero(float least) {
+  return clamped(ceilf(__fsub_rn(__fsub_rn()"
+        << literal(low) << R"(, least), 0.5f)));
 }
 DEVICE Cover cover_of(float least, float greatest) {
   return {0.0f < least ? 0.0f : least, greatest < 0.0f ? 0.0f : greatest};
@@ -138,7 +142,7 @@ DEVICE Choice choice_of(u32 step, Cover cover, float fraction, float unit) {
   if (type.scale != nullptr)
     out << "candidate(cover, 1.0f, unit)";
   else if (is_asymmetric(type.zero))
-    out << "{1.0f, zero_of(cover.low)}";
+    out << "{1.0f, covering_zero(cover.low)}";
   else
     out << "{1.0f, " << literal(fixed_zero(type)) << "}";
   out << ";\n}\n";
