@@ -22,7 +22,7 @@ from ladder.errors import Unsupported
 from ladder.integrations.peft_dora import Dora
 from ladder.integrations.peft_requests import inject_wrapper, saved_check_wrapper
 from ladder.nn.linear import Linear
-from ladder.nn.merged import MergedLinear
+from ladder.nn.merged_layer import MergedLinear
 from ladder.nn.parallel import ParallelLinear
 from ladder.ops.transforms import plus
 

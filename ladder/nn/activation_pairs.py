@@ -10,7 +10,7 @@ from torch import nn
 
 from ladder.nn.activated import Activations, Pair, objection
 from ladder.nn.linear import Linear
-from ladder.nn.merged import MergedLinear
+from ladder.nn.merged_layer import MergedLinear
 from ladder.nn.sole_reader import Called, Found, sole_reader
 from ladder.nn.subclassed import Subclassed, kind_of
 from ladder.ops.gating import FUNCTIONS, Activation, recognised_activation

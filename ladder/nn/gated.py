@@ -29,7 +29,8 @@ from ladder.nn.joined import joined
 from ladder.nn.joined import objection as merge_objection
 from ladder.nn.kept import Kept
 from ladder.nn.linear import Linear
-from ladder.nn.merged import MergedWeight, by_itself
+from ladder.nn.merged import MergedWeight
+from ladder.nn.merged_layer import by_itself
 from ladder.nn.quick_call import watched
 from ladder.nn.residual import added_to
 from ladder.nn.subclassed import Subclassed, restore, subclass

@@ -21,8 +21,7 @@ transformers, would be a copy of code that changes with every release.
 from __future__ import annotations
 
 import logging
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -33,19 +32,14 @@ from torch.compiler import is_exporting
 
 from ladder._torch import recording as _recording
 from ladder._torch import transformed as _transformed
-from ladder.cuda.request import Request
-from ladder.errors import Unsupported
-from ladder.nn.arguments import named_input
 from ladder.nn.joined import joined
 from ladder.nn.linear import Linear
-from ladder.nn.packed import OF_X
+from ladder.nn.merged_layer import MergedLinear, by_itself, dissolving
 from ladder.nn.ragged import nested_like, rows_of_nested
 from ladder.nn.slot import Result, Slot, modes_of
-from ladder.ops.transforms import plus
 from ladder.weight import PARTS
 
 _log = logging.getLogger("ladder")
-_dissolving = threading.RLock()
 _SMALL = tuple(part for part in PARTS if part != "qweight")
 
 
@@ -186,7 +180,7 @@ class MergedWeight:
 
     def dissolve(self) -> None:
         """Give each layer its own weight again, bit for bit."""
-        with _dissolving:
+        with dissolving:
             if not self.leave():
                 return
             with torch.inference_mode(False), torch.no_grad():
@@ -201,152 +195,3 @@ class MergedWeight:
                     layer._dependent_launch = self.linear.dependent_launch
                     layer.__class__ = Linear
                     del layer.__dict__["_merged"], layer.__dict__["_place"]
-
-
-def by_itself(layer: Linear) -> Linear:
-    """A layer of the parts that ``layer`` of a :class:`MergedWeight` has for now, within
-    ``torch.func.functional_call``, and of its own codes where it has none; ``layer`` itself where
-    another thread has given it its own again."""
-    with _dissolving:
-        if "_merged" not in layer.__dict__:
-            return layer
-        parts: dict[str, Any] = {name: layer._buffers.get(name) for name in PARTS}
-        if parts["qweight"] is None:
-            parts["qweight"] = layer._canonical_codes()
-    k, n, ttype = layer.in_features, layer.out_features, layer.weight_type
-    alone = Linear(k, n, False, ttype, activation_type=layer.activation_type, device="meta")
-    alone._buffers.update(parts)  # unchecked, as functional_call gives them to any layer
-    alone._parameters["bias"] = layer.bias
-    for name in OF_X:
-        if (scale := layer._buffers.get(name)) is not None:
-            alone._put_in_front(name, scale)
-    return alone
-
-
-class MergedLinear(Linear):
-    """A :class:`Linear` whose rows lie in a :class:`MergedWeight`.
-
-    ``state_dict``, ``packed_weight``, copies and pickles give the layer's own weight. What moves,
-    casts or loads the module first gives every layer of the weight its own again, with a line in
-    the log.
-    """
-
-    _merged: MergedWeight
-    _place: int
-
-    def forward(
-        self, x: Tensor | None = None, residual: Tensor | None = None, *, input: Any = None
-    ) -> Tensor:
-        x = named_input(x, input)
-        state = self.__dict__
-        merged, place = state.get("_merged"), state.get("_place")
-        # Something may have kept this method from the time when there was a weight.
-        if merged is None or place is None:
-            return Linear.forward(self, x, residual)
-        if state["_buffers"]["qweight"] is not None:  # other small parts alone are seen by part()
-            return by_itself(self).forward(x, residual)
-        part: Tensor = merged.part(x, place)
-        return plus(part, residual)
-
-    def forward_codes(
-        self, x: Tensor, x_scale: Tensor | None = None, *, out_dtype: torch.dtype = torch.float16
-    ) -> Tensor:
-        state = self.__dict__
-        merged, place = state.get("_merged"), state.get("_place")
-        if merged is None or place is None:
-            return Linear.forward_codes(self, x, x_scale, out_dtype=out_dtype)
-        if merged.gives():
-            return by_itself(self).forward_codes(x, x_scale, out_dtype=out_dtype)
-        y: Tensor = merged.product_of_codes(x, x_scale, out_dtype, place)
-        return y
-
-    @property
-    def image(self) -> Tensor:
-        """What holds the codes, those of the other layers too."""
-        image = self._merged.linear.image
-        return self._merged.linear.qweight if image is None else image
-
-    def prepare(self) -> bool:
-        return self._merged.linear.prepare()
-
-    def compile_for(self, dtype: torch.dtype, m: int, *, residual: bool = False) -> str:
-        return self._merged.linear.compile_for(dtype, m)  # a part is rounded before it is added to
-
-    def compile_static(self, dtype: torch.dtype, m: Sequence[int]) -> None:
-        self._merged.linear.compile_static(dtype, m)
-
-    def kernel_request(self, dtype: torch.dtype, m: Sequence[int]) -> Request:
-        return self._merged.linear.kernel_request(dtype, m)
-
-    def ungate(self) -> None:
-        """Have a product of its own, for who watches or changes it: where kernels give that of gate
-        and up alone, the layers of the weight get their own again."""
-        self._merged.ungate()
-
-    @property
-    def dependent_launch(self) -> bool:
-        return self._merged.linear.dependent_launch
-
-    @dependent_launch.setter
-    def dependent_launch(self, wanted: bool) -> None:
-        self._merged.linear.dependent_launch = wanted
-
-    @property
-    def input_scale(self) -> Tensor | None:
-        return self._buffers.get("input_scale")
-
-    @input_scale.setter
-    def input_scale(self, scale: Tensor | float | None) -> None:
-        self._restore()  # the others keep theirs
-        self.input_scale = scale  # now Linear's
-
-    def _set_pre_scale(self, scale: Tensor | None) -> None:
-        self._restore()  # the others keep theirs
-        self._set_pre_scale(scale)  # now Linear's
-
-    def _canonical_codes(self) -> Tensor:
-        return self._merged.codes(self._place)
-
-    def _restore(self) -> None:
-        _log.info("%d merged layers get their own weights again", len(self._merged.layers))
-        self._merged.dissolve()
-
-    def _renumber(self) -> None:
-        self._restore()  # the others stay as they are
-        self._renumber()  # now Linear's
-
-    def _set_image(self, image: Tensor | None, number: int) -> None:
-        self._restore()
-        self._set_image(image, number)  # now Linear's
-
-    def register_parameter(self, name: str, param: nn.Parameter | None) -> None:
-        if name == "bias":  # another parameter, whose memory is elsewhere
-            self._restore()
-        Linear.register_parameter(self, name, param)
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Linear:
-        probe = torch.zeros((), dtype=self.dtype, device=self.device)
-        stays = fn(probe) is probe and (probe.is_cuda or not probe.is_shared())
-        return self if stays else super()._apply(fn, recurse)
-
-    def _replicate_for_data_parallel(self) -> Linear:
-        raise Unsupported(
-            "nn.DataParallel copies layers to other devices in each call, which merged layers "
-            "cannot follow: call ladder.unoptimize(model) first"
-        )
-
-    def __getstate__(self) -> dict[str, Any]:
-        state = {**nn.Module.__getstate__(self)}
-        state["_buffers"] = {**self._buffers, "qweight": self._canonical_codes()}
-        del state["_merged"], state["_place"]
-        return state
-
-    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
-        return (_unmade, (), self.__getstate__())
-
-
-MergedLinear.__name__ = Linear.__name__  # in a printed model, and for PEFT, which asks for it
-
-
-def _unmade() -> Linear:
-    return Linear.__new__(Linear)

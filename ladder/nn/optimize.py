@@ -19,7 +19,8 @@ from ladder.nn.gated_form import form_of
 from ladder.nn.gated_mlp import GatedMLP
 from ladder.nn.joined import objection
 from ladder.nn.linear import Linear
-from ladder.nn.merged import MergedLinear, MergedWeight
+from ladder.nn.merged import MergedWeight
+from ladder.nn.merged_layer import MergedLinear
 from ladder.nn.same_input import CUT, WRAPPED, groups_of, parent_of
 from ladder.nn.subclassed import kind_of
 from ladder.nn.warmup import warmup

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from ladder.nn.arguments import named_input
 from ladder.nn.linear import Linear
-from ladder.nn.merged import MergedLinear
+from ladder.nn.merged_layer import MergedLinear
 from ladder.nn.parallel import ParallelLinear
 
 #: Why nothing is merged where tensor parallelism is.

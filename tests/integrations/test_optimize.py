@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 import ladder
-from ladder.nn.merged import MergedLinear
+from ladder.nn.merged_layer import MergedLinear
 from ladder.nn.parallel import ParallelLinear
 
 ATTENTION, MLP = ("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj")

@@ -14,7 +14,7 @@ from torch.nn import functional
 import ladder
 from ladder.nn.gated import RunsGated
 from ladder.nn.gated_form import Form, form_of
-from ladder.nn.merged import MergedLinear
+from ladder.nn.merged_layer import MergedLinear
 from ladder.ops.gating import Gating
 
 FAMILIES = {

@@ -8,7 +8,8 @@ import torch
 from torch import nn
 
 import ladder
-from ladder.nn.merged import MergedLinear, MergedWeight
+from ladder.nn.merged import MergedWeight
+from ladder.nn.merged_layer import MergedLinear
 
 peft = pytest.importorskip("peft")
 

@@ -12,7 +12,8 @@ from torch.nn import functional
 
 import ladder
 from ladder.cuda import image
-from ladder.nn.merged import MergedLinear, MergedWeight
+from ladder.nn.merged import MergedWeight
+from ladder.nn.merged_layer import MergedLinear
 from ladder.nn.parallel import ParallelLinear
 from ladder.ops.gating import ACTIVATIONS
 

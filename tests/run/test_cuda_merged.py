@@ -10,7 +10,7 @@ from gpu import MARKS, UINT4
 from torch import nn
 
 import ladder
-from ladder.nn.merged import MergedLinear
+from ladder.nn.merged_layer import MergedLinear
 
 pytestmark = MARKS
 K, SIZES = 256, (192, 40, 64)  # a part ends within a block of 64 rows

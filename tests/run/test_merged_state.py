@@ -12,7 +12,7 @@ from torch import nn
 import ladder
 from ladder.nn.gated import RunsGated
 from ladder.nn.joined import objection
-from ladder.nn.merged import MergedLinear
+from ladder.nn.merged_layer import MergedLinear
 from ladder.ops.gating import Gating
 
 

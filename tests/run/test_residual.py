@@ -14,7 +14,8 @@ from torch.nn import functional
 import ladder
 from ladder.cuda import image
 from ladder.nn.gated import GatedLinear
-from ladder.nn.merged import MergedLinear, MergedWeight
+from ladder.nn.merged import MergedWeight
+from ladder.nn.merged_layer import MergedLinear
 from ladder.nn.parallel import ParallelLinear, Shard, cut
 from ladder.nn.residual import image_of_plain_call
 from ladder.ops import fallback
