@@ -21,7 +21,15 @@ from ladder.quantization_range import (
     check_unscaled,
     check_zeros,
 )
-from ladder.types import FLOAT_DTYPES, TType, _checked, dtype_name, element, with_defaults
+from ladder.types import (
+    FLOAT_DTYPES,
+    TType,
+    _checked,
+    dtype_name,
+    element,
+    type_names,
+    with_defaults,
+)
 from ladder.weight import Weight
 
 _whose: ContextVar[tuple[str, ...]] = ContextVar("names of what is being quantised", default=())
@@ -126,10 +134,9 @@ def _quantize(weight: Tensor, ttype: TType, search: bool) -> Weight:
 
 
 def _has_free_powers(ttype: TType) -> bool:
-    """Whether scales are powers of two, and no standard says which ones: block types that have a
-    name are spelled in one word."""
+    """Whether scales are powers of two, and no standard says which ones, as for named types."""
     powers = ttype.scale is not None and element(ttype.scale).encoding == "exponent"
-    return powers and "," in str(ttype)
+    return powers and str(ttype) not in type_names()
 
 
 def _convert(weight: Tensor, ttype: TType) -> Weight:

@@ -91,6 +91,15 @@ def check_range(source: Tensor, scales: Tensor | None, ttype: TType) -> None:
     )
 
 
+def _became_zero(source: Tensor, packed: Weight, of_blocks: Tensor) -> Tensor:
+    """Which numbers of the blocks [R, G] that are True were none and are zero now. Zeros of a block
+    may make up for its scale."""
+    ttype, (n, k) = packed.type, packed.shape
+    rows, columns = ttype.rows or n, ttype.columns or k
+    there = of_blocks.repeat_interleave(rows, 0)[:n].repeat_interleave(columns, 1)[:, :k]
+    return there & (source != 0) & (packed.dequantize() == 0)
+
+
 def check_zeros(source: Tensor, packed: Weight, whose: str) -> None:
     """Raise InvalidArgument where all of a weight would be zero, because scales are too small for
     their format or because values of one sign do not serve it; warn where some would."""
@@ -98,10 +107,7 @@ def check_zeros(source: Tensor, packed: Weight, whose: str) -> None:
     scales = _read_scales(packed.scales, ttype)
     if scales is None or scales.all():
         return
-    rows, columns = ttype.rows or n, ttype.columns or k
-    gone = (scales == 0).repeat_interleave(rows, 0)[:n].repeat_interleave(columns, 1)[:, :k]
-    # Zeros of a block may make up for its scale.
-    gone &= (source != 0) & (packed.dequantize() == 0)
+    gone = _became_zero(source, packed, scales == 0)
     if not gone.any():
         return
     most, least = _most(source[gone]), _ends(str(ttype.scale))[0]
@@ -159,8 +165,7 @@ def check_least(source: Tensor, packed: Weight, whose: str) -> None:
     least = _ends(ttype.scale)[0]
     reach = least * _code_values(ttype).abs().max().item()
     small = (scales == 0) & (blocks.amax((1, 3)) <= reach / 2)
-    gone = small.repeat_interleave(rows, 0)[:n].repeat_interleave(columns, 1)[:, :k]
-    gone &= (source != 0) & (packed.dequantize() == 0)
+    gone = _became_zero(source, packed, small)
     if count := int(gone.sum()):
         _log.warning(
             "%s%d of %d numbers of a weight [%d, %d] have magnitudes up to %.3g, for which scales "

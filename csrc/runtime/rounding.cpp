@@ -23,9 +23,9 @@ struct ActivationType {
   std::string_view called;
   RoundedX rounded;
 };
-const std::array kActivationTypes{ActivationType{"int8", Scalar::s8},
-                                  ActivationType{"float8_e4m3", Scalar::e4m3},
-                                  ActivationType{"float8_e4m3,fast_accum", {Scalar::e4m3, true}}};
+constexpr std::array kActivationTypes{
+    ActivationType{"int8", Scalar::s8}, ActivationType{"float8_e4m3", Scalar::e4m3},
+    ActivationType{"float8_e4m3,fast_accum", {Scalar::e4m3, true}}};
 
 }  // namespace
 

@@ -104,8 +104,7 @@ OperandDecisions decide_operands(const Problem& problem, const Device& device, M
       {},
       {},
       {},
-      {},
-      device.converts_e4m3()};
+      {}};
   out.hint = hint(device, *out.core.instruction);
   out.block = block ? *block : block_tile(problem, device, out.core, out.hint);
   if (weight == TileType{&out.core.operand()}) return out;

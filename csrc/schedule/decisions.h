@@ -28,7 +28,6 @@ struct OperandDecisions {
   std::vector<ConvertCost> places;  ///< of b, cheapest first; empty when b needs no conversion
   /// The cheapest for which there is a kernel; on devices that have none at all, the cheapest.
   std::optional<ConvertPlace> place;
-  bool converts_e4m3;  ///< Device::converts_e4m3()
 };
 
 /// Of whoever multiplies activations as they are, in Roller's block or in one of whole fragments

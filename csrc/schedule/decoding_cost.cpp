@@ -12,6 +12,7 @@
 #include "layout/in_place.h"
 #include "layout/lookup_plan.h"
 #include "layout/weight_image.h"
+#include "schedule/decoding.h"
 #include "schedule/fitted.h"
 
 namespace ladder {
@@ -24,8 +25,7 @@ constexpr int kUnitRegisters = 8;
 /// signs; of both rows in both k-steps a code, a difference, the lesser one, an address, a look-up.
 constexpr double kRelativeOperations = 3 * kUnitRegisters + 5 * kRelativeBits + 2 * 2 * 5;
 
-double field_cycles(Decoding decoding, const Problem& problem, const Device& device) {
-  if (device.converts_e4m3()) decoding = converted(decoding, problem);
+double field_cycles(const Decoding& decoding, const Problem& problem) {
   const FloatFields& f = decoding.fields;
   // A permutation and a conversion of two codes; bf16 by way of two f32.
   if (f.converted) {
@@ -79,7 +79,7 @@ double decoding_cycles(const Problem& problem, const Device& device, Route route
     if (decoding_kind(problem) != Decoding::Kind::fields) {
       return decoding_cycles(problem, device, route, ScalePlace::sums) + product;
     }
-    return field_cycles(decoding_of(problem, place), problem, device) + product;
+    return field_cycles(decoding_on(device, problem, place), problem) + product;
   }
   if (are_float_bytes(problem, route)) {
     const Element& e = *problem.weight.element;
@@ -87,7 +87,7 @@ double decoding_cycles(const Problem& problem, const Device& device, Route route
     return kIntegerCycles * (plan.mask_count + plan.shift_count);
   }
   switch (decoding_kind(problem)) {
-    case Decoding::Kind::fields: return field_cycles(decoding_of(problem, place), problem, device);
+    case Decoding::Kind::fields: return field_cycles(decoding_on(device, problem, place), problem);
     case Decoding::Kind::table: return lookup_cycles(problem.weight.bits);
     case Decoding::Kind::integers: break;
   }

@@ -23,6 +23,8 @@ KINDS = (
     "float4_e2m1,group=32,scale=float16",
 )
 K = 512
+#: The fewest tokens of intervals of rounded x; the last are two passes.
+INTERVALS = (65, 97, 129, 193, 257, 385, 513, 769, 1025, 1537, 2049, 8193)
 
 
 def types_of(activation_type: str) -> tuple[str, ...]:

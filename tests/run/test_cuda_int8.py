@@ -7,7 +7,7 @@ import pickle
 import pytest
 import torch
 from gpu import E4M3, HALVES, MARKS, prepared, schedules
-from rounded import types_of, values_of, weight_of, whole
+from rounded import INTERVALS, types_of, values_of, weight_of, whole
 from torch import Tensor, nn
 
 import ladder
@@ -53,7 +53,7 @@ def test_every_type_is_exact_on_integers(activation_type, type, n, k):
             assert torch.equal(layer(x), exact), (m, dtype, layer.compile_for(dtype, m))
 
 
-@pytest.mark.parametrize("m", [65, 97, 129, 193, 257, 385, 513, 769, 1025, 1537, 2049, 8193])
+@pytest.mark.parametrize("m", INTERVALS)
 @pytest.mark.parametrize("activation_type", HERE)
 def test_every_interval_is_exact(activation_type, m):
     """8193 tokens are two passes, the second of one token, rounded too."""

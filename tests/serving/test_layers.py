@@ -26,7 +26,7 @@ from layers import (
 )
 
 from ladder.errors import CheckpointError
-from ladder.ops.activations import round_activations
+from ladder.ops.activations import FAST_ACCUM, round_activations
 from ladder.testing import assert_linear_close
 from ladder.types import register_type
 
@@ -92,6 +92,20 @@ def test_parts_of_a_layer_round_activations_as_the_folder_says_of_each(
     wanted = torch.cat(parts, -1)
     error = (run(layer, x) - wanted).abs().max() / wanted.abs().max()
     assert error < 1e-5, "rounding x to 8 bits moves y by 1e-3 of its largest and more"
+
+
+@pytest.mark.parametrize("asked", (None, True, False))
+@pytest.mark.parametrize("said", ("float8_e4m3", FAST_ACCUM))
+def test_an_engine_may_be_asked_for_the_sums_of_a_folder(said, asked, tmp_path, monkeypatch):
+    from ladder.integrations.vllm import options
+
+    monkeypatch.setitem(options._OPTIONS, "fast_accum", asked)
+    stored = Stored.drawn({"o_proj": ZEROS})
+    folder = write(tmp_path, stored.tensors(), stored.config() | {"activation_type": said})
+    with fresh_warmer():
+        layer = make("o_proj", quantization(folder), dtype=torch.float32)
+    wanted = said if asked is None else FAST_ACCUM if asked else "float8_e4m3"
+    assert [each.activation_type for each in layer.quant_method.room.modules] == [wanted]
 
 
 @contextlib.contextmanager

@@ -104,16 +104,12 @@ Workspace workspace_of(const Problem& problem, const DecodeSchedule& schedule) {
 }
 
 Program lower(const Decisions& decisions, const DecodeSchedule& s) {
-  const Problem& problem = decisions.problem;
-  const OperandDecisions& operands = decisions.of(s.route);
   return std::visit(
-      Match{[&](const weights::AtOnce&) { return ThroughRegisters(problem, s, operands).run(); },
-            [&](const weights::DoubleBuffered&) {
-              return ThroughRegisters(problem, s, operands).run();
-            },
-            [&](const weights::Ring& w) { return RingLowering(problem, s, operands, w).run(); },
+      Match{[&](const weights::AtOnce&) { return ThroughRegisters(decisions, s).run(); },
+            [&](const weights::DoubleBuffered&) { return ThroughRegisters(decisions, s).run(); },
+            [&](const weights::Ring& w) { return RingLowering(decisions, s, w).run(); },
             [&](const weights::RegisterStages& w) {
-              return RegisterStagesLowering(problem, s, operands, w).run();
+              return RegisterStagesLowering(decisions, s, w).run();
             }},
       s.weights);
 }

@@ -44,11 +44,11 @@ class DecodeLowering : protected LinearLowering {
     int parts = 1;          ///< of a k-tile's words, which are loaded one by one
     bool early = false;     ///< loads stay where they stand: the assembler would move them
   };
-  DecodeLowering(const Problem& problem, const DecodeSchedule& schedule,
-                 const OperandDecisions& decisions, const Kept& kept)
-      : LinearLowering(problem, decisions, schedule.route, schedule.scale_place),
+  DecodeLowering(const Decisions& decisions, const DecodeSchedule& schedule, const Kept& kept)
+      : LinearLowering(decisions, decisions.of(schedule.route), schedule.route,
+                       schedule.scale_place),
         schedule_(schedule),
-        shared_(shared_memory(schedule, problem)),
+        shared_(shared_memory(schedule, problem_)),
         kept_(kept) {}
 
   // lower.cpp: the order of things.

@@ -13,11 +13,10 @@ constexpr int kMostWritten = 8;
 
 // A scale that is asked for with the last words arrives after them, and nothing is left to hide it:
 // where a bulk copy brings the activations, those of all k-tiles are few and come with the first.
-RegisterStagesLowering::RegisterStagesLowering(const Problem& problem,
+RegisterStagesLowering::RegisterStagesLowering(const Decisions& decisions,
                                                const DecodeSchedule& schedule,
-                                               const OperandDecisions& decisions,
                                                const weights::RegisterStages& way)
-    : DecodeLowering(problem, schedule, decisions,
+    : DecodeLowering(decisions, schedule,
                      {.k_tiles = way.stages,
                       .group_k_tiles = schedule.bulk_copy() != nullptr ? way.k_tiles : way.stages,
                       .parts = way.block_by_block ? schedule.blocks_per_warp : 1,

@@ -10,8 +10,8 @@ namespace ladder {
 
 class RegisterStagesLowering final : public DecodeLowering {
  public:
-  RegisterStagesLowering(const Problem& problem, const DecodeSchedule& schedule,
-                         const OperandDecisions& decisions, const weights::RegisterStages& way);
+  RegisterStagesLowering(const Decisions& decisions, const DecodeSchedule& schedule,
+                         const weights::RegisterStages& way);
 
  private:
   void multiply(Body& body) override;

@@ -10,9 +10,9 @@ namespace ladder {
 
 class RingLowering final : public DecodeLowering {
  public:
-  RingLowering(const Problem& problem, const DecodeSchedule& schedule,
-               const OperandDecisions& decisions, const weights::Ring& ring)
-      : DecodeLowering(problem, schedule, decisions, {}), way_(ring) {}
+  RingLowering(const Decisions& decisions, const DecodeSchedule& schedule,
+               const weights::Ring& ring)
+      : DecodeLowering(decisions, schedule, {}), way_(ring) {}
 
  private:
   void load_first(Body& body) override;

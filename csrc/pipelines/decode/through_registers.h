@@ -10,9 +10,8 @@ namespace ladder {
 
 class ThroughRegisters final : public DecodeLowering {
  public:
-  ThroughRegisters(const Problem& problem, const DecodeSchedule& schedule,
-                   const OperandDecisions& decisions)
-      : DecodeLowering(problem, schedule, decisions,
+  ThroughRegisters(const Decisions& decisions, const DecodeSchedule& schedule)
+      : DecodeLowering(decisions, schedule,
                        {.early = schedule.bulk_copy() != nullptr || schedule.dependent_launch}) {}
 
  private:

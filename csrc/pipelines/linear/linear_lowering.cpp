@@ -142,13 +142,6 @@ LinearLowering::Steps LinearLowering::declare_steps(std::int64_t groups, std::in
   return out;
 }
 
-Decoding LinearLowering::decoding_on(const OperandDecisions& decisions, const Problem& problem,
-                                     ScalePlace scale_place) {
-  auto out = decoding_of(problem, scale_place);
-  if (decisions.converts_e4m3) out = converted(std::move(out), problem);
-  return decisions.core.instruction->subnormals ? out : without_subnormals(std::move(out), problem);
-}
-
 VariableId LinearLowering::variable(std::string name, std::int64_t extent) {
   for (const Variable& other : program_.variables) {
     if (other.name == name) name += "_";

@@ -17,6 +17,7 @@
 #include "pipelines/linear/image_fit.h"
 #include "program/program.h"
 #include "schedule/decisions.h"
+#include "schedule/decoding.h"
 #include "schedule/route.h"
 
 namespace ladder {
@@ -25,18 +26,18 @@ class LinearLowering {
  protected:
   using Body = std::vector<Statement>;
 
-  LinearLowering(const Problem& problem, const OperandDecisions& decisions, Route route,
+  LinearLowering(const Decisions& decisions, const OperandDecisions& operands, Route route,
                  ScalePlace scale_place)
-      : problem_(problem),
+      : problem_(decisions.problem),
         route_(route),
         scale_place_(scale_place),
-        instruction_(*decisions.core.instruction),
+        instruction_(*operands.core.instruction),
         operand_(operand_scalar(instruction_).value()),
-        granule_(decisions.hint.granularity_bytes),
-        decoding_(decoding_on(decisions, problem, scale_place)) {}
-
-  static Decoding decoding_on(const OperandDecisions& decisions, const Problem& problem,
-                              ScalePlace scale_place);
+        granule_(operands.hint.granularity_bytes),
+        decoding_(instruction_.subnormals
+                      ? decoding_on(*decisions.device, problem_, scale_place)
+                      : without_subnormals(decoding_on(*decisions.device, problem_, scale_place),
+                                           problem_)) {}
 
   // linear_lowering.cpp: declarations, whose numbers are in order of the calls, and the statements
   // around them. Names are made unique with an underscore, since each becomes one of the target's.

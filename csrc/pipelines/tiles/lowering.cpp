@@ -297,8 +297,7 @@ Workspace workspace_of(const Problem& problem, const TileSchedule& s) {
 }
 
 Program lower(const Decisions& decisions, const TileSchedule& schedule) {
-  return TileLowering(decisions.problem, schedule, decisions.of(schedule.route), *decisions.device)
-      .run();
+  return TileLowering(decisions, schedule).run();
 }
 
 }  // namespace ladder

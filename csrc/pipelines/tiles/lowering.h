@@ -18,16 +18,16 @@ namespace ladder {
 
 class TileLowering : LinearLowering {
  public:
-  TileLowering(const Problem& problem, const TileSchedule& schedule,
-               const OperandDecisions& decisions, const Device& device)
-      : LinearLowering(problem, decisions, schedule.route, schedule.scale_place),
+  TileLowering(const Decisions& decisions, const TileSchedule& schedule)
+      : LinearLowering(decisions, decisions.of(schedule.route), schedule.route,
+                       schedule.scale_place),
         s_(schedule),
-        grid_(grid_of(schedule, problem)),
-        memory_(tile_memory(schedule, problem)),
-        groups_(groups_of_tile(schedule, problem)),
+        grid_(grid_of(schedule, problem_)),
+        memory_(tile_memory(schedule, problem_)),
+        groups_(groups_of_tile(schedule, problem_)),
         fit_(instruction_, schedule.units()),
-        warpgroup_(product_row(schedule, problem, device)) {
-    if (s_.producers) program_.roles = roles_of(s_, device);
+        warpgroup_(product_row(schedule, problem_, *decisions.device)) {
+    if (s_.producers) program_.roles = roles_of(s_, *decisions.device);
   }
 
   /// The whole program; once per object.

@@ -103,7 +103,7 @@ Workspace workspace_of(const Problem& problem, const WaveSchedule& s) {
 Program lower(const Decisions& decisions, const WaveSchedule& schedule) {
   OperandDecisions operands = decisions.of(schedule.route);
   operands.core.instruction = instruction_of(schedule, decisions);
-  return WaveLowering(decisions.problem, schedule, operands).run();
+  return WaveLowering(decisions, schedule, operands).run();
 }
 
 }  // namespace ladder

@@ -16,13 +16,13 @@ namespace ladder {
 
 class WaveLowering : LinearLowering {
  public:
-  WaveLowering(const Problem& problem, const WaveSchedule& schedule,
-               const OperandDecisions& decisions)
-      : LinearLowering(problem, decisions, schedule.route, schedule.scale_place),
+  WaveLowering(const Decisions& decisions, const WaveSchedule& schedule,
+               const OperandDecisions& operands)
+      : LinearLowering(decisions, operands, schedule.route, schedule.scale_place),
         s_(schedule),
-        grid_(grid_of(schedule, problem)),
-        memory_(wave_memory(schedule, problem)),
-        groups_(groups_of_wave(schedule, problem)),
+        grid_(grid_of(schedule, problem_)),
+        memory_(wave_memory(schedule, problem_)),
+        groups_(groups_of_wave(schedule, problem_)),
         blocks_(schedule.columns / kBlock),
         fit_(instruction_, 2 * kUnits) {}
 

@@ -76,8 +76,7 @@ class ExpertsMethod(FusedMoEMethodBase):
         model = vllm_config.model_config
         self.eager = model is None or model.enforce_eager
         self.warmer = Warmer.of(vllm_config, params_dtype)
-        if self.warmer.fast_accum is not None:
-            self.folder.fast_accum = self.warmer.fast_accum
+        self.warmer.choose_sums(self.folder)
         self.top_k = moe.experts_per_token
         self.most_tokens = vllm_config.scheduler_config.max_num_batched_tokens
         experts = layer.global_num_experts

@@ -81,8 +81,7 @@ class LinearMethod(LinearMethodBase):
         self.dummy = vllm_config.load_config.load_format == "dummy"
         self.warmer = Warmer.of(vllm_config, params_dtype)
         self.rounds = self.prepacks and not self.warmer.weights_only
-        if self.warmer.fast_accum is not None:
-            self.folder.fast_accum = self.warmer.fast_accum
+        self.warmer.choose_sums(self.folder)
         rows = self._rows(layer, list(output_partition_sizes))
         modules = modules_of(self.folder, self.names, rows, input_size)
         columns = Columns(0, input_size, input_size)

@@ -46,7 +46,7 @@ def options_of(vllm_config: Any) -> dict[str, Any]:
             f'additional_config["ladder"]["budget"] is {options["budget"]!r}, not seconds'
         )
     for name in ("dependent_launch", "weights_only", "fuse_gated_mlp", "fast_accum"):
-        if type(options[name]) is not bool and not (name == "fast_accum" and options[name] is None):
+        if type(options[name]) is not bool and options[name] is not _OPTIONS[name]:
             raise InvalidArgument(
                 f'additional_config["ladder"]["{name}"] is {options[name]!r}, not true or false'
             )

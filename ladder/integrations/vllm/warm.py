@@ -15,6 +15,7 @@ from ladder.cuda import image, kernels
 from ladder.cuda.request import Request
 from ladder.cuda.tune import compile_in_background, tune_all
 from ladder.integrations.serving.loading import Room
+from ladder.integrations.serving.stored import Folder
 from ladder.integrations.vllm.options import options_of
 from ladder.integrations.vllm.warm_experts import ExpertsWarmer
 from ladder.nn.linear import Linear
@@ -58,6 +59,11 @@ class Warmer:
         self._done: set[int] = set()
         self.experts = ExpertsWarmer(dtype)
         self._later: list[tuple[Room, torch.device, bool, Callable[[], Gating | None]]] = []
+
+    def choose_sums(self, folder: Folder) -> None:
+        """Have layers of ``folder`` the sums that the engine was asked for, if it was."""
+        if self.fast_accum is not None:
+            folder.fast_accum = self.fast_accum
 
     @classmethod
     def of(cls, vllm_config: Any, dtype: torch.dtype) -> Warmer:
