@@ -7,7 +7,7 @@ Times are of ``ladder.Linear``'s op in a replayed CUDA graph over random weights
 exceed twice the L2, after tuning; the rounding of x is in them. x is of float16, beside scales of
 bfloat16 and powers of two of bfloat16. ``torch._int_mm`` and ``torch._scaled_mm``, with and without
 ``use_fast_accum``, are given x rounded already, and give sums of int32, or bfloat16 scaled by token
-and row. ``F.linear`` has weights of float16. Up to 64 tokens ladder does not round.
+and row. ``F.linear`` has weights of float16. Up to 48 tokens ladder does not round.
 """
 
 from __future__ import annotations

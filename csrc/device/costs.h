@@ -28,8 +28,8 @@ struct Costs {
     double matrix_cycles;     ///< in which a scheduler issues one m16n8k16 of float16
     double l2_time;           ///< of the time of a byte from memory, that of a byte from L2
     // Operations per second of a scheduler, by matrix instructions of single warps, of float16 and
-    // bfloat16, and of bytes.
-    double warp_flops, warp_byte_flops;
+    // bfloat16, and of int8.
+    double warp_flops, warp_integer_flops;
     // Operations per second of the device by instructions of warpgroups, of which the costs of
     // tiles are a multiple: float16, bfloat16, int8, float8_e4m3.
     std::array<double, 4> warpgroup_flops;
@@ -114,7 +114,7 @@ inline constexpr Costs kFittedCosts = {
            .matrix_cycles = 2048.0 * 4 / (2048 * 0.61),
            .l2_time = 4530e9 / (64.0 * 132 * (66.9 * 1e12 / (2.0 * 128 * 132))),
            .warp_flops = 761e12 * 0.61 / (132 * 4),
-           .warp_byte_flops = 1978.9 * 1e12 * 0.61 / (132 * 4),
+           .warp_integer_flops = 1978.9 * 1e12 * 0.45 / (132 * 4),
            .warpgroup_flops = {761e12, 761e12, 1978.9e12, 1978.9e12}},
     .clock = 1.755e9,
     .decode = {.ways = {{{3.4, 0.3, 0.3},

@@ -47,7 +47,7 @@ constexpr std::array<std::int64_t, 17> kRoundedIntervals{
 constexpr std::size_t kMostIntervals = std::max(kTokenIntervals.size(), kRoundedIntervals.size());
 /// So many tokens are not rounded: weights are what such calls wait for, and one more launch would
 /// take longer than products of bytes save (benchmarks/results/activations.md).
-constexpr std::int64_t kMostTokensAsTheyCome = 64;
+constexpr std::int64_t kMostTokensAsTheyCome = 48;
 
 constexpr std::span<const std::int64_t> intervals_of(std::optional<RoundedX> rounded) {
   if (rounded) return kRoundedIntervals;

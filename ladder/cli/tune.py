@@ -92,7 +92,7 @@ def tune(
     from ladder.cuda import kernels
     from ladder.cuda.tune import tune_all
     from ladder.cuda.tune_experts import tune_layers
-    from ladder.ops.activations import MOST_TOKENS_AS_THEY_COME
+    from ladder.ops import activations
 
     layers, experts = packed_layers(model)
     config = read_json(model / "config.json")
@@ -101,11 +101,13 @@ def tune(
     how: Any = (config, gpu, getattr(torch, chosen), merged, dependent_launch)
     kinds, mixtures = _asked(layers, experts, m, *how)
     # Fewer tokens come as they are, whatever is said of sums: engines have the same kernels.
-    if many := above(m, MOST_TOKENS_AS_THEY_COME):
+    if many := above(m, activations.MOST_TOKENS_AS_THEY_COME):
         of_engines = [each for layer in layers if (each := layer.in_engines())]
-        experts_of_engines = [alike for layer in experts if (alike := layer.in_engines())]
-        more, mixed = _asked(of_engines, experts_of_engines, many, *how)
+        more, _ = _asked(of_engines, [], many, *how)
         kinds += [kind for kind in more if kind.activation_type]
+    if many := above(m, activations.MOST_EXPERT_TOKENS_AS_THEY_COME):
+        experts_of_engines = [alike for layer in experts if (alike := layer.in_engines())]
+        _, mixed = _asked([], experts_of_engines, many, *how)
         mixtures += [kind for kind in mixed if kind.activation_type]
     start = time.monotonic()
     with progress_bar("Tuning", as_json) as progress:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ladder.cuda.experts import Stack, number_for, rounded
 from ladder.errors import Unsupported
-from ladder.ops.activations import MOST_TOKENS_AS_THEY_COME
+from ladder.ops.activations import MOST_EXPERT_TOKENS_AS_THEY_COME
 from ladder.types import _checked
 
 _ops = torch.ops.ladder
@@ -100,7 +100,7 @@ def _layer(
     (first, wide, gated), (second, hidden, _), count = gate_up_weight, down_weight, gate_up.shape[0]
     if not experts.numel():
         return x.new_zeros(x.shape[0], hidden)
-    rounds = bool(activation_type) and x.shape[0] > MOST_TOKENS_AS_THEY_COME
+    rounds = bool(activation_type) and x.shape[0] > MOST_EXPERT_TOKENS_AS_THEY_COME
     if rounds:
         first, second = (number_for(each, activation_type) for each in (first, second))
     of_item = _ops.expert_rows(first, second, count, experts.numel(), x.dtype, x.device.index)

@@ -61,7 +61,7 @@ def linear_image(x: Tensor, image: Tensor, bias: Tensor | None, weight: int, n: 
         (bfloat16) of ``sum |x| |w|``. More tokens, and float32: all values of the weight may first
         be rounded to the dtype of ``x``, scaled, which adds the same.
 
-        Of weights opened with an ``activation_type``, more than 64 tokens are rounded first, as
+        Of weights opened with an ``activation_type``, more than 48 tokens are rounded first, as
         :func:`ladder.ops.linear` says of GPUs.
     """
     if transformed():

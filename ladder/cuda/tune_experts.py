@@ -17,7 +17,7 @@ from torch import Tensor
 from ladder.cuda import experts, timing
 from ladder.cuda.experts import Stack
 from ladder.cuda.request import Mode, Origin, check_mode
-from ladder.ops.activations import MOST_TOKENS_AS_THEY_COME
+from ladder.ops.activations import MOST_EXPERT_TOKENS_AS_THEY_COME
 from ladder.types import TType
 
 _ops = torch.ops.ladder
@@ -44,7 +44,7 @@ class Problem:
 
     @property
     def rounds(self) -> bool:
-        return bool(self.activation_type) and self.tokens > MOST_TOKENS_AS_THEY_COME
+        return bool(self.activation_type) and self.tokens > MOST_EXPERT_TOKENS_AS_THEY_COME
 
     @property
     def stacks(self) -> tuple[Stack, Stack]:

@@ -273,7 +273,7 @@ class Experts(PackedExperts):
         """Rows of a call of so many tokens as products by ``stack`` on a GPU see them, in their
         dtype. The CPU rounds within its products."""
         wanted = self.activation_type
-        if wanted is None or not x.is_cuda or tokens <= activations.MOST_TOKENS_AS_THEY_COME:
+        if wanted is None or not x.is_cuda or tokens <= activations.MOST_EXPERT_TOKENS_AS_THEY_COME:
             return x
         return activations.round_tokens(x, wanted, stack.static_scale()).to(x.dtype)
 

@@ -55,7 +55,7 @@ class LinearSettings(TakesActivations, PackedModule):
 
         - "int8" on the CPU: 8 bits in blocks of 32 or 128 columns with a scale each, multiplied as
           integers.
-        - "int8" on a GPU, for weights of integers: more than 64 tokens are rounded to 8 bits with
+        - "int8" on a GPU, for weights of integers: more than 48 tokens are rounded to 8 bits with
           one scale for each token, multiplied as integers, exactly within a group of the weight.
         - "float8_e4m3" on a GPU of compute capability 8.9 and more, and on AMD's MI300X and
           MI355X, for weights whose values float8_e4m3 holds (itself, floats of 3 to 7 bits, mxfp4,
@@ -66,7 +66,7 @@ class LinearSettings(TakesActivations, PackedModule):
           the matrix unit, which keeps 14 bits of them on NVIDIA's GPUs, as ``torch._scaled_mm`` has
           it with ``use_fast_accum``. Faster from some 100 tokens on, where a row has one scale.
 
-        Up to 64 tokens a GPU multiplies as they come: weights are what such calls wait for, so that
+        Up to 48 tokens a GPU multiplies as they come: weights are what such calls wait for, so that
         rounding would cost time and accuracy. :func:`ladder.ops.linear` states the errors. Calls on
         other devices raise Unsupported, and so do calls on a GPU that has no kernels for the type.
 

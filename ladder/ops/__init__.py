@@ -112,7 +112,7 @@ def linear(
         largest magnitude of each block is 127 times a power of two of which all x are multiples,
         and scales are such powers.
 
-        On a GPU up to 64 tokens are multiplied as they come. Of more, x is
+        On a GPU up to 48 tokens are multiplied as they come. Of more, x is
         :func:`ladder.ops.activations.round_tokens`, with one scale for each token, at most
         s = max |x| / 254 (1 + 2**-22) away with "int8", and 2**-4 |x| + 2**-18 max |x| with
         "float8_e4m3"; values of codes are not rounded. With ``input_scale`` c, where c times the

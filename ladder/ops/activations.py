@@ -26,7 +26,9 @@ _LARGEST = {"int8": 127.0, "float8_e4m3": 448.0}
 #: What codes of given scales may be.
 _RANGE = {"int8": (-128.0, 127.0), "float8_e4m3": (-448.0, 448.0)}
 #: GPUs multiply so many tokens as they come: csrc/runtime/session.h, kMostTokensAsTheyCome.
-MOST_TOKENS_AS_THEY_COME = 64
+MOST_TOKENS_AS_THEY_COME = 48
+#: Likewise calls of experts, whose rows each have some of the tokens.
+MOST_EXPERT_TOKENS_AS_THEY_COME = 64
 #: Devices that have products of rounded x, as torch calls them, for each of FORMATS_OF_X.
 _DEVICES = {"int8": ("cpu", "cuda"), "float8_e4m3": ("cuda",)}
 
@@ -222,7 +224,7 @@ def pre_scale_objection(scale: Tensor, k: int) -> str:
 
 
 def round_tokens(x: Tensor, activation_type: str, x_scale: Tensor | None = None) -> Tensor:
-    """What products of more than 64 tokens see of x on GPUs: [..., K] float32, the numbers that the
+    """What products of more than 48 tokens see of x on GPUs: [..., K] float32, the numbers that the
     codes and scales of the kernel stand for, rounded once.
 
     With ``x_scale``, float32 of one number or [..., 1], the scale is that one, and not of a token's

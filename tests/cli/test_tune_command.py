@@ -242,15 +242,16 @@ def test_files_that_say_nothing_of_sums_are_tuned_as_engines_have_them_too(
     (tmp_path / "config.json").write_text(json.dumps(config))
     monkeypatch.setattr(activations, "gpu_objection", lambda *_: "" if kernels else "none")
     asked, of_experts = {}, {}
-    for m in ("1-64", "1-256"):
+    for m in ("1-48", "1-64", "1-256"):
         status, out, err = run(capsys, tmp_path, "--m", m, "--json", "--no-merged")
         assert status == 0, err
         asked[m] = [(r.activation_type, max(r.m), min(r.m)) for r in gpu[-1]["requests"]]
         of_experts[m] = [(r.activation_type, r.m[-2:]) for r in gpu.experts[-1]["requests"]]
     promoted = "float8_e4m3" if kernels else ""
-    assert asked["1-64"] == 2 * [(promoted, 64, 1)]
-    fast = 2 * [(activations.FAST_ACCUM, 256, 65)]
-    assert asked["1-256"] == 2 * [(promoted, 256, 1)] + (fast if kernels else [])
+    assert asked["1-48"] == 2 * [(promoted, 48, 1)]
+    for most in (64, 256):
+        fast = 2 * [(activations.FAST_ACCUM, most, 49)]
+        assert asked[f"1-{most}"] == 2 * [(promoted, most, 1)] + (fast if kernels else [])
     assert of_experts["1-64"] == [(promoted, (32, 64))]
     fast = [(activations.FAST_ACCUM, (128, 256))]
     assert of_experts["1-256"] == [(promoted, (128, 256))] + (fast if kernels else [])

@@ -24,7 +24,7 @@ KINDS = (
 )
 K = 512
 #: The fewest tokens of intervals of rounded x; the last are two passes.
-INTERVALS = (65, 97, 129, 193, 257, 385, 513, 769, 1025, 1537, 2049, 8193)
+INTERVALS = (49, 65, 97, 129, 193, 257, 385, 513, 769, 1025, 1537, 2049, 8193)
 
 
 def types_of(activation_type: str) -> tuple[str, ...]:

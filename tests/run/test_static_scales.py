@@ -152,10 +152,10 @@ def test_traced_and_exported_layers_have_it_too():
 
 
 def test_what_a_warmed_up_layer_asks_to_be_compiled(monkeypatch):
-    """Nothing for up to 64 tokens, without a scale, or of float32."""
+    """Nothing for up to 48 tokens, without a scale, or of float32."""
     asked = []
     monkeypatch.setattr(kernels, "compile_scaled", lambda *given: asked.append(given[1:]))
-    for scale, m, dtype in ((0.5, (1, 64), HALF), (None, (1, 80), HALF), (0.5, (80,), torch.float),
+    for scale, m, dtype in ((0.5, (1, 48), HALF), (None, (1, 80), HALF), (0.5, (80,), torch.float),
                             (0.5, (1, 300, 80), HALF)):  # fmt: skip
         layer = layer_of(scale, activation_type="int8")
         layer._weight_number = 7  # as of an image
@@ -165,8 +165,8 @@ def test_what_a_warmed_up_layer_asks_to_be_compiled(monkeypatch):
     parent.q, parent.k = (layer_of(0.25, n, activation_type="int8") for n in (32, 64))
     merged = MergedWeight(parent, [parent.q, parent.k])
     merged.linear._weight_number = 8
-    parent.k.compile_static(HALF, (65,))
-    assert asked[1:] == [(torch.device("cpu"), HALF, 65)]
+    parent.k.compile_static(HALF, (49,))
+    assert asked[1:] == [(torch.device("cpu"), HALF, 49)]
 
 
 def test_layers_of_one_scale_are_merged_and_others_are_not():

@@ -172,17 +172,24 @@ class LinearLowering {
     bool direct =
         false;  ///< the sums of a warp are all of its rows and tokens: nobody adds to them
     std::int64_t token_extent = kTokens;  ///< kTokens: the CTA's tokens are all of the call
-    std::int64_t splits = 1, tiles = 1;   ///< CTAs; in a tail those of its tiles
+    /// Behind `elements`, for the scales of so many tokens, a multiple of the threads, which are
+    /// read once; 0: each thread reads those of its sums.
+    std::int64_t token_scales = 0;
+    std::int64_t splits = 1, tiles = 1;  ///< CTAs; in a tail those of its tiles
     /// Brings them to shared memory, seen as [1, rows, tokens], where they are not in acc_.
     std::function<void(Body&, ViewId)> bring = nullptr;
     std::function<Affine(const Affine& sweep)> first_row;
     Affine first_token = 0;
+    Affine in_tile = 0;  ///< the same, from the CTA's first token on
   };
   /// Of `rows` rows of sums: a thread has pairs of rows of one token, neighbours, or gate and up.
   Layout output_layout(std::int64_t rows) const;
   void declare_sums(std::int64_t rows);
   /// Puts the sums of each warp where the other warps can read them: [warp along K, row, token].
   ViewId share_sums(Body& body, const Affine& sweep = 0);
+  /// The scales of the CTA's tokens, in registers, and from there to shared memory.
+  RegisterId load_token_scales(Body& body);
+  void share_token_scales(Body& body, BufferId sums, RegisterId scales);
   /// The sums of the warps along K in `sum_`, where they are direct those in registers, and what
   /// becomes of them: `use` adds that.
   void add_warps(Body& body, const Affine& sweep, const std::function<void(Body&)>& use);
@@ -223,7 +230,7 @@ class LinearLowering {
   Program program_{};
   BufferId weight_ = -1, x_ = -1, x_scales_ = -1, y_ = -1, workspace_ = -1, counters_ = -1;
   BufferId scale2_ = -1, bias_ = -1, gather_ = -1, residual_ = -1;
-  ViewId table_ = -1, kept_ = -1;
+  ViewId table_ = -1, kept_ = -1, token_scales_ = -1;
   RegisterId unit_ = -1;  // of x, where it is split into digits
   RegisterId words_ = -1, acc_ = -1, sum_ = -1, part_ = -1;
   std::vector<PerGroup> per_group_;  // scales, then zero points, where there are such

@@ -43,8 +43,9 @@ void LinearLowering::declare_sums(std::int64_t rows) {
 
 ViewId LinearLowering::share_sums(Body& body, const Affine& sweep) {
   const std::int64_t tokens = sums_.tokens, pitch = sums_.pitch;
-  const auto sums = buffer("sums", Level::shared, Scalar::f32, sums_.elements);
+  const auto sums = buffer("sums", Level::shared, Scalar::f32, sums_.elements + sums_.token_scales);
   program_.buffers[sums].over = sums_.over;
+  const auto scales = sums_.token_scales > 0 ? load_token_scales(body) : RegisterId{-1};
   // All k-tiles are multiplied: their memory is free once every thread is here.
   if (sums_.over >= 0 && sums_.read_last) emit(body, Barrier{});
   if (!sums_.bring) end_sums(body);
@@ -59,7 +60,25 @@ ViewId LinearLowering::share_sums(Body& body, const Affine& sweep) {
   } else {
     emit(body, Store{acc_, by_warp, {0, 0, 0}});
   }
+  if (scales >= 0) share_token_scales(body, sums, scales);
   return by_warp;
+}
+
+// A thread of y has a row or two and many tokens: if each read the scales of these, all CTAs of a
+// launch would ask for the same few lines of the second-level cache again and again (28672 x 4096,
+// 128 tokens: 57,000 requests for four lines, 10 of 45 us on an H200).
+RegisterId LinearLowering::load_token_scales(Body& body) {
+  const std::int64_t threads = program_.threads;
+  const auto scales = reg("token_scales", Scalar::f32,
+                          local({1, 1, sums_.token_scales / threads}) * spatial({1, 1, threads}));
+  emit(body, Load{scales, view(x_scales_, {1, 1, kTokens}, {0, 0, 1}), {0, 0, sums_.first_token}});
+  return scales;
+}
+
+void LinearLowering::share_token_scales(Body& body, BufferId sums, RegisterId scales) {
+  token_scales_ = view(sums, {1, 1, sums_.token_scales}, {0, 0, 1});
+  program_.views[token_scales_].offset = Affine(sums_.elements);
+  emit(body, Store{scales, token_scales_, {0, 0, 0}});
 }
 
 void LinearLowering::add_warps(Body& body, const Affine& sweep,
@@ -225,6 +244,7 @@ void LinearLowering::add_if_last(Body& body, ViewId parts) {
     sums_.tokens = tokens;
     declare_sums(rows);
     sums_.first_token = sums_.first_token + slice;
+    sums_.in_tile = slice;
     Body each;
     add(each, slice);
     emit(last, For{slice.terms.front().variable, slices, std::move(each), 1});

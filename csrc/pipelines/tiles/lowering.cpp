@@ -83,6 +83,7 @@ void TileLowering::declare() {
            .pitch = memory_.sum_pitch,
            .elements = memory_.sums,
            .token_extent = s_.token_tiles == 1 ? kTokens : s_.tokens,
+           .token_scales = memory_.token_scales,
            .splits = tail ? s_.tail_splits : grid_.splits,
            .tiles = tail ? s_.tail_tiles : tiles,
            .first_row = [this](const Affine&) { return first_row(s_.rows); },

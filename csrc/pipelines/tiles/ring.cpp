@@ -25,7 +25,8 @@ void TileLowering::declare_words() {
   const auto last_stage = (s_.k_tiles - 1) % stages * row_blocks() * tile_words;
   // With tensor memory, that of the last block came behind what threads read, and products are
   // awaited.
-  sums_.read_last = !s_.tensor_memory && (s_.producers || memory_.sums > last_stage);
+  sums_.read_last =
+      !s_.tensor_memory && (s_.producers || memory_.sums + memory_.token_scales > last_stage);
   weight_rows_ = view(weight_, {n_blocks, k_words}, {k_words, 1});
   word_tile_ = view(words, {row_blocks(), tile_words}, {tile_words, 1});
   word_ring_ = view(words, {stages * row_blocks(), blocks(), b, kLanes, 4},

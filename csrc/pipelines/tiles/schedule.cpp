@@ -142,6 +142,8 @@ TileMemory tile_memory(const TileSchedule& s, const Problem& problem) {
   }
   out.sum_pitch = s.rows + kSumPad;
   out.sums = s.tokens * out.sum_pitch;
+  out.token_scales =
+      problem.has<ScaleOfToken>() ? round_up(std::int64_t{s.tokens}, s.threads()) : 0;
   return out;
 }
 
@@ -160,7 +162,7 @@ std::int64_t shared_bytes(const TileSchedule& s, const Problem& problem) {
                    buffer(m.activations, bytes_of(problem.formats.x)) + buffer(m.table, 4);
   const auto signals = (s.producers ? 2 * s.stages * kSignalBytes : 0) +
                        (s.tensor_memory ? kOperandPlaces * kSignalBytes + kTensorSlotBytes : 0);
-  return std::max(all, buffer(m.sums, 4)) + signals;
+  return std::max(all, buffer(m.sums + m.token_scales, 4)) + signals;
 }
 
 }  // namespace ladder

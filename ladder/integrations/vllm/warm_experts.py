@@ -111,7 +111,7 @@ class ExpertsWarmer:
                             f"{self.dtype}{of}"
                         )
             # Once as the engine calls it, for the kernels that sort, round and add rows.
-            for tokens in (1, activations.MOST_TOKENS_AS_THEY_COME + 1) if rounded else (1,):
+            for tokens in (1, activations.MOST_EXPERT_TOKENS_AS_THEY_COME + 1) if rounded else (1,):
                 x = torch.zeros(tokens, first.shape[1], dtype=self.dtype, device=device)
                 index = torch.zeros(tokens, top_k, dtype=torch.int32, device=device)
                 mixture(layer, x, index, index.float())

@@ -41,7 +41,7 @@ TEST(Fitted, constants_are_what_they_are_on_the_device_on_which_they_were_fitted
   EXPECT_EQ(at.clock, row.clock());
   const double schedulers = row.multiprocessors * row.schedulers;
   EXPECT_DOUBLE_EQ(at.warp_flops, row.f16_flops * row.warp_share / schedulers);
-  EXPECT_DOUBLE_EQ(at.warp_byte_flops, row.i8_flops * row.warp_share / schedulers);
+  EXPECT_DOUBLE_EQ(at.warp_integer_flops, row.i8_flops * row.warp_shares[2] / schedulers);
   const double flops[] = {row.f16_flops, row.bf16_flops, row.i8_flops, row.f8_flops};
   for (std::size_t i = 0; i < std::size(flops); ++i) {
     EXPECT_DOUBLE_EQ(at.warpgroup_flops[i], flops[i]);
