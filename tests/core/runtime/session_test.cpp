@@ -124,10 +124,10 @@ TEST(Session, of_rounded_activations_leaves_few_tokens_to_that_of_activations_as
   const auto& type = ttype("uint4,group=64,scale=float16");
   Session& plain = session(open_session(type, 128, 256));
   Session& rounded = session(open_session(type, 128, 256, false, false, Scalar::s8));
-  EXPECT_EQ(&rounded.serving(64), &plain);
-  EXPECT_EQ(&rounded.serving(65), &rounded);
-  EXPECT_EQ(&plain.serving(64), &plain);
-  EXPECT_EQ(&plain.serving(65), &plain);
+  EXPECT_EQ(&rounded.serving(48), &plain);
+  EXPECT_EQ(&rounded.serving(49), &rounded);
+  EXPECT_EQ(&plain.serving(48), &plain);
+  EXPECT_EQ(&plain.serving(49), &plain);
 }
 
 TEST(Intervals, have_passes_of_the_largest_behind_them) {
