@@ -38,6 +38,7 @@ SHAPES = {
     "up_proj": (INTERMEDIATE, HIDDEN),
     "down_proj": (HIDDEN, INTERMEDIATE),
     "router": (HIDDEN, HIDDEN),
+    "kv_b_proj": (INTERMEDIATE, HIDDEN),
     "lm_head": (VOCABULARY, HIDDEN),
     "embed_tokens": (VOCABULARY, HIDDEN),
 }
@@ -59,7 +60,8 @@ def prefix(name: str) -> str:
         return name
     if name == "embed_tokens":
         return f"model.{name}"
-    kind = "self_attn" if name in ("qkv_proj", "o_proj", *FUSED["qkv_proj"]) else "mlp"
+    attention = ("qkv_proj", "o_proj", "kv_b_proj", *FUSED["qkv_proj"])
+    kind = "self_attn" if name in attention else "mlp"
     return f"model.layers.0.{kind}.{name}"
 
 

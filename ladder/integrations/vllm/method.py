@@ -35,6 +35,9 @@ _log = logging.getLogger("vllm.ladder")
 #: Layers whose shards of tensor parallelism ladder cuts as vLLM does. A subclass with a loader of
 #: its own may cut otherwise.
 _KNOWN_LAYERS = ("ColumnParallelLinear", "MergedColumnParallelLinear", "QKVParallelLinear")
+#: Of multi-head latent attention (DeepSeek), which takes the values of its weight into its own
+#: products, and finds them by a product with the identity when the model is loaded.
+_ABSORBED = "kv_b_proj"
 
 
 class LinearMethod(LinearMethodBase):
@@ -52,8 +55,9 @@ class LinearMethod(LinearMethodBase):
     def __init__(self, folder: Folder, prefix: str, names: list[str]) -> None:
         self.folder, self.prefix, self.names = folder, prefix, names
         #: Whether x is rounded as the files say. Embeddings, and output layers tied to them, take
-        #: it as it comes.
+        #: it as it comes, and so do absorbed layers: static scales would round the identity.
         self.rounds = self.prepacks
+        self.absorbed = prefix.rpartition(".")[2] == _ABSORBED
         self.runs: tuple[Run, ...] = ()
         self.holders: Holders = []
         #: Rows of the whole layer before and behind those of this rank, where its columns cannot
@@ -80,7 +84,7 @@ class LinearMethod(LinearMethodBase):
         vllm_config = get_current_vllm_config()
         self.dummy = vllm_config.load_config.load_format == "dummy"
         self.warmer = Warmer.of(vllm_config, params_dtype)
-        self.rounds = self.prepacks and not self.warmer.weights_only
+        self.rounds = self.prepacks and not self.warmer.weights_only and not self.absorbed
         self.warmer.choose_sums(self.folder)
         rows = self._rows(layer, list(output_partition_sizes))
         modules = modules_of(self.folder, self.names, rows, input_size)
@@ -171,6 +175,9 @@ class LinearMethod(LinearMethodBase):
         )  # fmt: skip
         if first:
             self.mlps.finished(self.prefix, product, self.runs, self.holders)
+        if self.absorbed and not hasattr(layer, "weight"):
+            # vLLM 0.26 asks for its dtype where prompts have a cached prefix.
+            layer.weight = next(layer.parameters()).new_empty(0, dtype=self.dtype)
 
     def apply(self, layer: nn.Module, x: Tensor, bias: Tensor | None = None) -> Tensor:
         """[..., K] to [..., N] of this rank, or to [..., N / 2], the product of gate and up. The
