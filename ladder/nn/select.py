@@ -204,6 +204,8 @@ def survey(
             continue
         reason = _tied(key, module, holders, names, ties) or why or read.get(key)
         reason = reason or _objection(module, loaded)
+        if reason is None and not own_names & set(chosen) and parameters["weight"].shape[0] == 1:
+            reason = "it has a single row, of which nothing is saved"
         if reason is None:
             found.append(Found(tuple(names[key]), module))
         else:

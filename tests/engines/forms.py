@@ -30,15 +30,10 @@ class Case:
     layers: frozenset[str] = frozenset(models.LAYERS)  #: packed layers of the model
     adapter: bool = False  #: with a LoRA adapter on every layer
     apart: bool = False  #: the product of gate and up is left to vLLM
-    absorbed: frozenset[str] = frozenset()  #: packed layers that not every step calls
 
     def packed(self) -> frozenset[str]:
         """Names of vLLM's layers that hold packed weights."""
         return (self.layers | self.more) - self.less
-
-    def dequantised(self, forms: Forms) -> tuple[Path, Path]:
-        """Dense folders of the values of the ladder folder."""
-        return (forms.dequantised(self.folders(forms)[1]),) * 2
 
     def fused(self) -> int:
         """MLPs whose layer of gate and up gives the product of both."""
@@ -58,22 +53,6 @@ class Forms:
             where = self.at / f"form{len(self.made)}"
             self.made[key] = models.converted(self.dense, where, type, **options)
         return self.made[key]
-
-    def dequantised(self, source: Path) -> Path:
-        key = f"{source.name} dense"
-        if key not in self.made:
-            self.made[key] = models.dequantised(source, self.at / f"{source.name}-dense")
-        return self.made[key]
-
-    def latent(self, type: str, **options: Any) -> tuple[Path, Path]:
-        """The ladder folder of a model of latent attention."""
-        key = f"latent {type} {options}"
-        if key not in self.made:
-            if "latent" not in self.made:
-                self.made["latent"] = models.latent(self.at / "latent")
-            where = self.at / f"form{len(self.made)}"
-            self.made[key] = models.converted(self.made["latent"], where, type, **options)
-        return (self.made[key],) * 2
 
     def mixture(self, kind: str, type: str, **options: Any) -> tuple[Path, Path]:
         """The ladder folder of a mixture of experts."""
@@ -158,16 +137,6 @@ def other(kind: Callable[..., foreign.Foreign], bits: int, **how: Any):
     return lambda forms: forms.other(kind, bits, **how)
 
 
-def latent(type: str, options: dict[str, Any] | None = None, **how: Any) -> Case:
-    """Of multi-head latent attention (DeepSeek)."""
-    return Case(
-        lambda forms: forms.latent(type, **how),
-        options=options or {},
-        layers=frozenset(models.LATENT_LAYERS),
-        absorbed=frozenset(models.ABSORBED),
-    )
-
-
 def mixture(kind: str, type: str, **options: Any) -> Case:
     """Of a mixture of experts with packed weights."""
     return Case(
@@ -205,8 +174,7 @@ def check_reads(case: Case, reads: dict[str, int]) -> None:
     """An op of ladder read the codes of each packed layer, and of no other, in each step."""
     layers = {module.rpartition(".")[0] for module in reads}
     assert layers == case.packed()
-    steady = {name: n for name, n in reads.items() if name.rpartition(".")[0] not in case.absorbed}
-    assert all(count >= TOKENS for count in steady.values()), reads
+    assert all(count >= TOKENS for count in reads.values()), reads
 
 
 #: Logarithms of probabilities: two layers whose activations are rounded to float16. A column of

@@ -52,38 +52,6 @@ def dense(folder: Path) -> Path:
     return folder
 
 
-#: Of :func:`latent`: ranks and widths that kernels of multi-head latent attention are made for.
-LATENT = {
-    "q_lora_rank": 128, "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64,
-    "v_head_dim": 128, "num_attention_heads": 2, "num_key_value_heads": 2,
-}  # fmt: skip
-#: vLLM's layers that hold the packed weights of :func:`latent`, and those whose weight attention
-#: has taken into its own when it was loaded.
-LATENT_LAYERS = {
-    f"model.layers.{layer}.{name}_proj"
-    for layer in range(SIZES["num_hidden_layers"])
-    for name in (
-        "self_attn.fused_qkv_a", "self_attn.q_b", "self_attn.kv_b", "self_attn.o",
-        "mlp.gate_up", "mlp.down",
-    )
-}  # fmt: skip
-ABSORBED = {name for name in LATENT_LAYERS if name.endswith(".kv_b_proj")}
-
-
-def latent(folder: Path) -> Path:
-    """Multi-head latent attention, with MLPs where DeepSeek's models have experts; as
-    :func:`dense`."""
-    from transformers import DeepseekV3Config, DeepseekV3ForCausalLM
-
-    torch.manual_seed(0)
-    sizes = {name: size for name, size in SIZES.items() if name != "head_dim"} | LATENT
-    config = DeepseekV3Config(
-        **sizes, first_k_dense_replace=SIZES["num_hidden_layers"], initializer_range=0.12
-    )
-    DeepseekV3ForCausalLM(config).save_pretrained(folder)
-    return folder
-
-
 #: Experts are vLLM's layers, too; where they are in its model.
 EXPERTS = {"qwen3_moe": "mlp", "mixtral": "block_sparse_moe"}
 
@@ -133,16 +101,6 @@ def mixture_from_others(
 def converted(source: Path, folder: Path, type: str, **options: Any) -> Path:
     """The ladder folder of a dense one."""
     convert(source, folder, type, **options)
-    return folder
-
-
-def dequantised(source: Path, folder: Path) -> Path:
-    """The dense folder of a ladder one."""
-    from transformers import AutoModelForCausalLM
-
-    model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32)
-    model.dequantize()
-    model.save_pretrained(folder)
     return folder
 
 

@@ -15,7 +15,6 @@ from forms import (
     Case,
     check_reads,
     checked,
-    latent,
     mixed,
     of,
     of_8_bits,
@@ -103,15 +102,6 @@ EXPERTS_ON_TWO_RANKS = {
 }
 
 
-#: vLLM's other attention for processors, with AMX, knows no float32.
-LATENT_ATTENTION = {"attention_backend": "CPU_MLA"}
-CHUNKS = {"max_num_batched_tokens": 16, "enable_prefix_caching": True}
-LATENT = {
-    "uint4": latent("uint4", LATENT_ATTENTION, group_size=64, symmetric=False),
-    "mxfp4, chunks and cached prefixes": latent("mxfp4", LATENT_ATTENTION | CHUNKS),
-}
-
-
 @pytest.fixture(scope="session")
 def one_process(engine):
     return engine(CASES | UNDER_KERNEL, "reads", VLLM_ENABLE_V1_MULTIPROCESSING="0")
@@ -145,25 +135,6 @@ def test_a_compiled_engine_gives_the_tokens_of_transformers(name, compiled, expe
     layers = len(case.packed())
     assert sum(answer["counts"].values()) >= layers * TOKENS
     assert answer["fused"] == case.fused()
-
-
-@pytest.fixture(scope="session")
-def latent_attention(engine):
-    dense = {
-        f"{name}, dense": Case(case.dequantised, options=case.options)
-        for name, case in LATENT.items()
-    }
-    return engine(LATENT | dense, "reads", VLLM_ENABLE_V1_MULTIPROCESSING="0")
-
-
-@pytest.mark.parametrize("name", LATENT)
-def test_latent_attention_gives_the_tokens_of_a_dense_engine(name, latent_attention):
-    """Of the same values. Those of transformers are others: vLLM's attention on processors does
-    not give them for dense weights either."""
-    answers = [checked(latent_attention[each]) for each in (name, f"{name}, dense")]
-    assert answers[0]["tokens"] == answers[1]["tokens"]
-    check_reads(LATENT[name], answers[0]["counts"])
-    assert answers[0]["fused"] == LATENT[name].fused() and not answers[1]["counts"]
 
 
 @pytest.fixture(scope="session")

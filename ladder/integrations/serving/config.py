@@ -10,6 +10,12 @@ from ladder.checkpoints.source import FALLBACKS
 from ladder.integrations.serving.stored import Folder
 from ladder.types import FLOAT_DTYPES
 
+#: What a model that does not say it fuses, where the files have no module of the fused name.
+FUSED = {
+    "qkv_proj": ["q_proj", "k_proj", "v_proj"],
+    "gate_up_proj": ["gate_proj", "up_proj"],
+}
+
 
 class Answers:
     """Comes before an engine's own base class, which asks its subclasses for these."""

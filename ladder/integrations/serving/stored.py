@@ -104,6 +104,8 @@ class Folder:
         self.config = dict(config)
         self.method = _method_of(config)
         self.headers = headers
+        #: What the engine calls a tensor of the files; None for what it does not load.
+        self.called: Callable[[str], str | None] = lambda name: name
         self._stored: StoredConfig | None = None
         self._settings: Any = None
         self._forms: dict[tuple[str, str], tuple[TType, Mapping[str, str]]] = {}
@@ -130,6 +132,8 @@ class Folder:
         to None are not loaded."""
         folder = object.__new__(Folder)
         folder.__dict__.update(self.__dict__)
+        before = self.called
+        folder.called = lambda name: None if (now := before(name)) is None else rename(now)
         if self.headers is not None:
             renamed = ((rename(name), entry) for name, entry in self.headers.items())
             folder.headers = {name: entry for name, entry in renamed if name is not None}
@@ -164,6 +168,10 @@ class Folder:
         if self._stored is not None:
             return self._stored.type_of(module) is not None
         return not module.endswith("lm_head") and self._settings.for_module(module) is not None
+
+    def has_tensors(self, module: str) -> bool:
+        """Whether the files, as far as they can be read ahead, hold a weight of ``module``."""
+        return bool(self.parts_of(module)) or f"{module}.weight" in (self.headers or {})
 
     def has_bias(self, module: str) -> bool:
         """Whether the files hold a bias of ``module``."""

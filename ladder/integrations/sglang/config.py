@@ -20,16 +20,10 @@ from ladder.checkpoints.layer import Stored, stored_as
 from ladder.checkpoints.shards import open_shards
 from ladder.checkpoints.source import FORMATS
 from ladder.errors import Unsupported
-from ladder.integrations.serving.config import Answers
+from ladder.integrations.serving.config import FUSED, Answers
 from ladder.integrations.serving.stored import Folder
 from ladder.integrations.sglang.method import EmbeddingMethod, LinearMethod
 from ladder.integrations.sglang.versions import choices, keep_mixtral
-
-#: What a model that does not say it fuses, where the files have no module of the fused name.
-_FUSED = {
-    "qkv_proj": ["q_proj", "k_proj", "v_proj"],
-    "gate_up_proj": ["gate_proj", "up_proj"],
-}
 
 
 class LadderQuantizationConfig(Answers, QuantizationConfig):
@@ -109,7 +103,7 @@ class LadderQuantizationConfig(Answers, QuantizationConfig):
         head, dot, last = prefix.rpartition(".")
         fused = self.packed_modules_mapping.get(last)
         if fused is None and not self.folder.parts_of(prefix):
-            fused = _FUSED.get(last)
+            fused = FUSED.get(last)
         return [f"{head}{dot}{name}" for name in fused or [last]]
 
 

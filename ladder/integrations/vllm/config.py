@@ -7,7 +7,8 @@ import dataclasses
 from typing import Any
 
 import torch
-from vllm.model_executor.layers.linear import LinearBase, UnquantizedLinearMethod
+from vllm.config import get_current_vllm_config
+from vllm.model_executor.layers.linear import LinearBase
 from vllm.model_executor.layers.quantization import register_quantization_config
 from vllm.model_executor.layers.quantization.base_config import QuantizationConfig
 from vllm.model_executor.layers.vocab_parallel_embedding import (
@@ -18,7 +19,7 @@ from vllm.model_executor.layers.vocab_parallel_embedding import (
 from ladder.checkpoints.folder import QUANT_METHOD
 from ladder.checkpoints.layer import stored_as
 from ladder.checkpoints.source import FORMATS
-from ladder.integrations.serving.config import Answers
+from ladder.integrations.serving.config import FUSED, Answers
 from ladder.integrations.serving.stored import Folder
 from ladder.integrations.vllm import asked
 from ladder.integrations.vllm.method import EmbeddingMethod, LinearMethod, TiedMethod
@@ -83,27 +84,47 @@ class LadderQuantizationConfig(Answers, QuantizationConfig):
             Unsupported: packed experts of a kind that ladder does not serve.
         """
         if isinstance(layer, (LinearBase, ParallelLMHead, VocabParallelEmbedding)):
-            names = self.modules_of(prefix)
             lookup = not isinstance(layer, (LinearBase, ParallelLMHead))
-            if not any(self.folder.is_packed(name, lookup=lookup) for name in names):
-                if isinstance(layer, ParallelLMHead) and self.folder.ties(prefix):
-                    return TiedMethod()
-                return UnquantizedLinearMethod() if isinstance(layer, LinearBase) else None
-            return (EmbeddingMethod if lookup else LinearMethod)(self.folder, prefix, names)
+            if (method := self.packed_method(prefix, lookup=lookup)) is not None:
+                return method
+            if isinstance(layer, ParallelLMHead) and self.folder.ties(prefix):
+                return TiedMethod()
+            if not isinstance(layer, LinearBase):
+                return None
+            from ladder.integrations.vllm import before_loading
+
+            before_loading.install()
+            return before_loading.DenseMethod(self, get_current_vllm_config())
         return self._experts(layer, prefix)
+
+    def packed_method(self, name: str, *, lookup: bool = False) -> LinearMethod | None:
+        """The method of the layer ``name``; None where the files hold nothing of it packed.
+        ``lookup``: it is an embedding."""
+        names = self.modules_of(name)
+        if not any(self.folder.is_packed(each, lookup=lookup) for each in names):
+            return None
+        return (EmbeddingMethod if lookup else LinearMethod)(self.folder, name, names)
 
     def modules_of(self, prefix: str) -> list[str]:
         """Names in the files of what vLLM fuses into the layer ``prefix``."""
         head, dot, last = prefix.rpartition(".")
-        return [f"{head}{dot}{name}" for name in self.packed_modules_mapping.get(last, [last])]
+        says = self.packed_modules_mapping.get(last, [last])
+        # Some models do not say what they fuse, or say it of files that have it fused.
+        for parts in (says, [last], FUSED.get(last, [last])):
+            names = [f"{head}{dot}{name}" for name in parts]
+            if any(map(self.folder.has_tensors, names)):
+                return names
+        return [f"{head}{dot}{name}" for name in says]
 
     def _experts(self, layer: torch.nn.Module, prefix: str) -> Any:
         moe = getattr(layer, "moe_config", None)
         if moe is None:
             return None
         if self.folder.has_packed_experts(prefix):
+            from ladder.integrations.vllm import before_loading
             from ladder.integrations.vllm.experts import ExpertsMethod
 
+            before_loading.install()
             return ExpertsMethod(self.folder, prefix, moe)
         from vllm.model_executor.layers.fused_moe import UnquantizedFusedMoEMethod
 
