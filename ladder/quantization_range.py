@@ -136,18 +136,22 @@ def check_ends(source: Tensor, packed: Weight) -> None:
     if type(source) is not Tensor or source.is_meta or not source.numel():
         return
     most = _most(source)
-    # Ranges of scales are wide enough in between, and products of codes.
-    if most == 0 or 2.0**-100 < most < 2.0**120:
+    if most == 0:
+        return
+    # Scales are about as large as weights divided by values, which a table of a user's may have
+    # anywhere. Ranges of scales are wide enough in between, and products of codes.
+    largest = _code_values(packed.type).abs().max().item()
+    if all(2.0**-100 < size < 2.0**120 for size in (most, most / largest)):
         return
     # The distance of the largest from the least, of which zero points are made, overflows.
     far = most >= 2.0**126 and packed.type.zero not in ("none", "midpoint")
     values = packed.dequantize()
     if not far and values.any() and values.isfinite().all():
         return
-    what = "large" if most > 1 else "small"
+    what = "large" if most > min(1, largest) else "small"
     raise InvalidArgument(
-        f'weight has magnitudes up to {most:.3g}, too {what} for type "{packed.type}": its values '
-        "are computed in float32"
+        f'weight has magnitudes up to {most:.3g}, too {what} for type "{packed.type}", whose codes '
+        f"mean up to {largest:.3g}: scales and values are computed in float32"
     )
 
 

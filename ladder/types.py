@@ -16,7 +16,7 @@ from __future__ import annotations
 import functools
 import json
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -154,7 +154,7 @@ class TType:
     def with_zero(self, zero: str) -> TType:
         """The same with another meaning of zero points. Raises InvalidArgument where the element
         has no such."""
-        return parse(str(self).replace(f"zero={self.zero}", f"zero={zero}"))
+        return self._with(zero=zero)
 
     def with_stored_zeros(self) -> TType:
         """The same, where all zero points are the midpoint and none stored, with them stored."""
@@ -162,11 +162,19 @@ class TType:
 
     def of_single_rows(self) -> TType:
         """The same with blocks of one row: a row taken by itself has a scale of its own."""
-        if self.rows == 1:
-            return self
-        columns = f"group={self.columns}" if self.columns else "channel"
-        fields = [f for f in str(self).split(",") if not f.startswith(("block=", "tensor"))]
-        return parse(",".join([fields[0], columns, *fields[1:]]))
+        return self if self.rows == 1 else self._with(rows=1)
+
+    def _with(self, *, rows: int | None = None, zero: str | None = None) -> TType:
+        """The same but for what is given. Every field is spelled out: a canonical spelling leaves
+        out what is the default, and a named type takes no further field."""
+        rows = self.rows if rows is None else rows
+        if rows == 1:
+            block = f"group={self.columns}" if self.columns else "channel"
+        else:
+            block = f"block={rows}x{self.columns}" if rows else "tensor"
+        fields = [self.element.name, block, f"zero={self.zero if zero is None else zero}"]
+        scales = (("scale", self.scale), ("scale2", self.scale2))
+        return parse(",".join(fields + [f"{key}={name}" for key, name in scales if name]))
 
     def groups(self, k: int) -> int:
         """Scales along K of a matrix with ``k`` columns; a shorter last group counts."""
@@ -267,6 +275,9 @@ def register_type(name: str, *, bits: int, values: Sequence[float]) -> Element:
             or ``name`` taken by another meaning. Registering the same meaning again is fine.
     """
     bits = _integer("bits", bits)
+    # What of these is the value of a code is a guess: a dict gives its keys, a set any order.
+    if isinstance(values, (str, bytes, Mapping, Set)):
+        raise InvalidArgument(f"values is {values!r}, not a sequence of numbers")
     try:
         numbers = [float(value) for value in values]
     except (TypeError, ValueError, OverflowError):

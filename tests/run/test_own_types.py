@@ -107,6 +107,9 @@ def test_a_format_of_scales_is_defined_with_the_type():
     [
         ({"bits": 1.7}, "bits is 1.7, not an integer"),
         ({"bits": 1 << 40}, "not an integer of 32 bits"),
+        ({"values": {0: -1, 1: 1}}, r"values is \{0: -1, 1: 1\}, not a sequence of numbers"),
+        ({"values": {-1, 1}}, "not a sequence of numbers"),
+        ({"values": "12"}, "values is '12', not a sequence of numbers"),
         ({"values": None}, "values is None, not a sequence of numbers"),
         ({"values": [1j, 0]}, "not a sequence of numbers"),
         ({"values": [0, 10**400]}, "not a sequence of numbers"),
@@ -130,3 +133,14 @@ def test_arguments_of_another_type_are_refused_by_name(wrong, message):
 def test_fields_of_floats_of_another_type_are_refused_by_name(wrong, message):
     with pytest.raises(ladder.InvalidArgument, match=message):
         ladder.float_type("own_wrong", **{"exponent": 3, "mantissa": 1, **wrong})
+
+
+@pytest.mark.parametrize("scales", ["scale=float32", "scale=float16,scale2=float32"])
+def test_weights_that_no_scale_of_float32_brings_to_the_values_of_a_table_are_refused(scales):
+    ladder.register_type("own_tiny", bits=2, values=[-1e-38, 0, 1e-38, 2e-38])
+    message = r"magnitudes up to 4e\+20, too large for .*, whose codes mean up to 2e-38: scales"
+    with pytest.raises(ladder.InvalidArgument, match=message):
+        ladder.quantize(torch.full((2, 16), 4e20), f"own_tiny,{scales}")
+    weight = torch.full((2, 16), 0.5)
+    back = ladder.quantize(weight, f"own_tiny,{scales}").dequantize()
+    assert (back - weight).abs().max() <= 0.5 * 2**-10

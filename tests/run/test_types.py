@@ -192,3 +192,28 @@ def test_bits_per_weight_of_python_and_the_stored_bytes_agree():
         packed = ladder.quantize(torch.randn(n, k), ttype, method="nearest")
         stored = packed.nbytes - (4 if ttype.scale2 else 0)
         assert stored * 8 / (n * k) == pytest.approx(ttype.bits_per_weight(n, k))
+
+
+def test_with_zero_changes_the_kind_of_zero_points_whatever_the_spelling_leaves_out():
+    stored = parse("uint4,scale=float16").with_zero("integer")
+    assert str(stored) == "uint4,scale=float16,zero=integer"
+    assert parse("uint4,tensor,scale=float16,zero=midpoint").with_zero("none").zero == "none"
+    for text in ("nf4,scale=float16", "float6_e3m2,block=8x8,scale=float32", "mxfp4"):
+        assert parse(text).with_zero("none") == parse(text)
+        with pytest.raises(ladder.InvalidArgument, match="zero original needs an integer format"):
+            parse(text).with_zero("original")
+    with pytest.raises(ladder.InvalidArgument, match='zero is "other"'):
+        parse("uint4").with_zero("other")
+
+
+def test_single_rows_keep_every_other_field():
+    register_type("tensor_mine", bits=2, values=[-1, 0, 1, 2])
+    fields = "scale=float16,zero=integer,scale2=float32"
+    single = {
+        "tensor_mine,tensor,scale=float16": "tensor_mine,scale=float16",
+        f"uint4,block=8x32,{fields}": f"uint4,group=32,{fields}",
+        "float4_e2m1,block=4x32,scale=e8m0": "mxfp4",
+        "mxfp4": "mxfp4",
+    }
+    for text, expected in single.items():
+        assert str(parse(text).of_single_rows()) == expected
