@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Annotated, Any
 
@@ -36,7 +37,16 @@ progress_console = Console(stderr=True)
 
 def print_json(value: Any) -> None:
     """One JSON document on stdout."""
-    print(json.dumps(value, indent=1, default=str))
+    print(json.dumps(_json(value), indent=1, default=str, allow_nan=False))
+
+
+def _json(value: Any) -> Any:
+    """``value``, of numbers that JSON has not their names: "nan", "inf", "-inf"."""
+    if isinstance(value, Mapping):
+        return {key: _json(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_json(each) for each in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:

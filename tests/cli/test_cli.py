@@ -175,6 +175,16 @@ def test_types_lists_every_type_and_shows_one_in_full(capsys):
     assert "float6_e3m2" in run(capsys, "types")[1]
 
 
+def test_numbers_that_json_has_not_are_words(capsys):
+    def refuse(word):
+        raise AssertionError(f"{word} is no JSON")
+
+    _, out, _ = run(capsys, "types", "float8_e5m2", "--json")
+    values = json.loads(out, parse_constant=refuse)["values"]
+    assert (values[0x7C], values[0x7F], values[0xFC]) == ("inf", "nan", "-inf")
+    assert float(values[0xFC]) == -float("inf")
+
+
 def test_an_unknown_type_names_the_nearest_ones(capsys):
     status, _, err = run(capsys, "types", "uint44")
     assert status == 1 and "uint4" in err
