@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from ladder import ops
-from ladder.bitblas.config import FP8, MatmulConfig
+from ladder.bitblas.config import MatmulConfig
 from ladder.errors import InvalidArgument
-from ladder.types import parse
+from ladder.types import dtype_name, element, parse
 
 
 def packed_shape(n: int, k: int, bits: int) -> list[int]:
@@ -24,7 +24,10 @@ def codes_of_values(weight: Tensor, config: MatmulConfig) -> Tensor:
     float8 tensors or their bit patterns; everything else is codes already.
     """
     name, ttype = config.W_dtype, parse(config.W_dtype)
-    if name in FP8 and weight.dtype in (torch.float8_e4m3fn, torch.float8_e5m2):
+    if weight.is_floating_point() and weight.dtype.itemsize == 1:
+        given = dtype_name(weight.dtype)
+        if element(given) != ttype.element:
+            raise InvalidArgument(f"weight has dtype {given}, but W_dtype is {name}")
         return weight.view(torch.uint8)
     if weight.is_floating_point():
         whole = weight.round()
@@ -35,11 +38,14 @@ def codes_of_values(weight: Tensor, config: MatmulConfig) -> Tensor:
             )
         weight = whole
     bits = ttype.bits
-    if name == "int1":
+    if ttype.element.name == "int1":
         return _binary(weight)
     if ttype.element.encoding == "signed_integer":
         low, high = -(1 << (bits - 1)), (1 << (bits - 1)) - 1
-        clamped = weight.to(torch.int32).clamp(low, high)
+        # Not of uint8, which has no low end; not after int32, in which 2**32 is 0.
+        is_wide = weight.is_floating_point() or weight.dtype == torch.int64
+        wide = weight if is_wide else weight.to(torch.int32)
+        clamped = wide.clamp(low, high).to(torch.int32)
         # As stored: two's complement where A is the same format or has 8 bits, else offset.
         offset = 0 if bits == 8 or config.is_native else 1 << (bits - 1)
         return ((clamped + offset) & ((1 << bits) - 1)).to(torch.uint8)

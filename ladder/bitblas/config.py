@@ -40,7 +40,9 @@ TORCH_DTYPES = {
 }  # fmt: skip
 FLOATS = ("float64", "float32", "float16", "bfloat16")
 FP8 = ("e4m3_float8", "e5m2_float8", "float8_e4m3", "float8_e5m2")
-ZEROS_MODES = ("original", "rescale", "quantized")
+#: zeros_mode -> the kind of zero points of a tType.
+_ZEROS = {"original": "original", "rescale": "rescale", "quantized": "integer"}
+ZEROS_MODES = tuple(_ZEROS)
 LAYOUTS = ("nn", "nt", "tn", "tt")
 _DEFAULT_M = (1, 16, 32, 64, 128, 256, 512, 1024)
 
@@ -88,6 +90,9 @@ class MatmulConfig(OperatorConfig):
                               ("with_zeros", False), ("zeros_mode", "original")):  # fmt: skip
             if getattr(self, name) is None:
                 self._set(name, default)
+        # What is compared below are names: "half" and "INT4" are other spellings of some of them.
+        if self.W_dtype not in (*TORCH_DTYPES, "fp4_e2m1"):
+            self._set("W_dtype", str(parse(self.W_dtype)))
         for name in ("propagate_a", "propagate_b"):
             self._set(name, _legal_kind(name, getattr(self, name)))
         self._check()
@@ -128,8 +133,8 @@ class MatmulConfig(OperatorConfig):
             )
         if self.layout not in LAYOUTS:
             raise InvalidArgument(f'layout is "{self.layout}", not one of {", ".join(LAYOUTS)}')
-        if self.group_size != -1 and self.group_size < 1:
-            raise InvalidArgument(f"group_size is {self.group_size}, not -1 or positive")
+        if type(self.group_size) is not int or (self.group_size != -1 and self.group_size < 1):
+            raise InvalidArgument(f"group_size is {self.group_size!r}, not -1 or positive")
         if self.is_dense:
             if self.with_scaling or self.with_zeros:
                 raise InvalidArgument(
@@ -178,18 +183,17 @@ class MatmulConfig(OperatorConfig):
             if ttype.scale2 is not None:
                 raise Unsupported(f"{ttype} has a second scale, for which forward has no argument: "
                                   "use ladder.Linear")  # fmt: skip
-            if not self.with_scaling:
-                raise InvalidArgument(f"with_scaling is False, but {ttype} has scales")
+            self._check_parts(ttype)
             if self.group_size not in (-1, ttype.group_size):
                 raise InvalidArgument(
                     f"group_size is {self.group_size}, but {ttype} has {ttype.group_size}"
                 )
-            return ttype
+            return parse(f"u{ttype},zero=midpoint") if self._has_offset(ttype) else ttype
         name, zero = ttype.element.name, "none"
-        if ttype.element.encoding == "signed_integer" and ttype.bits < 8 and not self.is_native:
-            name, zero = f"uint{ttype.bits}", "midpoint"
+        if self._has_offset(ttype):
+            name, zero = f"u{name}", "midpoint"
         if self.with_zeros:
-            zero = "integer" if self.zeros_mode == "quantized" else self.zeros_mode
+            zero = _ZEROS[self.zeros_mode]
         block = "channel" if self.group_size == -1 else f"group={self.group_size}"
         if not (self.with_scaling or zero in ("original", "rescale", "integer")):
             return parse(f"{name},zero={zero}")
@@ -197,6 +201,24 @@ class MatmulConfig(OperatorConfig):
             known = self.A_dtype in ("float16", "bfloat16")
             scale = TORCH_DTYPES[self.A_dtype] if known else torch.float32
         return parse(f"{name},{block},scale={dtype_name(scale)},zero={zero}")
+
+    def _has_offset(self, ttype: TType) -> bool:
+        """Whether codes are stored with 2**(bits - 1) added: unsigned, with a fixed zero point."""
+        signed = ttype.element.encoding == "signed_integer"
+        return signed and ttype.bits < 8 and not self.is_native
+
+    def _check_parts(self, ttype: TType) -> None:
+        """Raise InvalidArgument unless a W_dtype with fields has what the other fields say."""
+        if self.with_scaling != (ttype.scale is not None):
+            has = "no scales" if ttype.scale is None else "scales"
+            raise InvalidArgument(f"with_scaling is {self.with_scaling}, but {ttype} has {has}")
+        if ttype.zeros_dtype is not None or self.with_zeros:
+            zero = _ZEROS[self.zeros_mode] if self.with_zeros else "none or midpoint"
+            if ttype.zero != zero:
+                raise InvalidArgument(
+                    f"with_zeros is {self.with_zeros} and zeros_mode {self.zeros_mode}, which is "
+                    f"zero={zero}, but {ttype} has zero={ttype.zero}"
+                )
 
     @property
     def is_native(self) -> bool:

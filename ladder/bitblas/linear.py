@@ -15,7 +15,7 @@ from ladder.bitblas.config import TORCH_DTYPES, MatmulConfig
 from ladder.bitblas.matmul import Matmul
 from ladder.checkpoints.modules import weight_from_module
 from ladder.errors import InvalidArgument
-from ladder.types import parse
+from ladder.types import dtype_name, parse
 from ladder.weight import Weight
 
 
@@ -167,7 +167,7 @@ class Linear(nn.Module):
         """Pack a weight [N, K] as :meth:`Matmul.transform_weight` and take over the other parts.
 
         Scales and float zeros are cast to the dtype of their buffer. Raises InvalidArgument for a
-        part that is missing, unexpected or misshapen.
+        part that is missing, unexpected, misshapen or beyond the dtype of its buffer.
         """
         packed = self.bitblas_matmul.transform_weight(weight)
         name = "weight" if self.bitblas_matmul.config.is_dense else "qweight"
@@ -184,10 +184,12 @@ class Linear(nn.Module):
             if given is not None and (buffer is None or given.shape != buffer.shape):
                 wanted = None if buffer is None else list(buffer.shape)
                 raise InvalidArgument(f"{part} has shape {list(given.shape)}, not {wanted}")
-        setattr(self, name, packed.to(getattr(self, name)))
+        taken = {name: _cast(name, packed, getattr(self, name))}
         for part, given in parts.items():
             if given is not None:
-                setattr(self, part, given.to(getattr(self, part)).contiguous())
+                taken[part] = _cast(part, given, getattr(self, part)).contiguous()
+        for part, tensor in taken.items():
+            setattr(self, part, tensor)
         self.g_idx = None
 
     # --- other packages' layers ------------------------------------------------------------------
@@ -270,6 +272,17 @@ def _device_of(module: nn.Module) -> torch.device:
     """Where the tensors of another package's layer are."""
     qweight = module.qweight
     return qweight.device if isinstance(qweight, Tensor) else torch.device("cpu")
+
+
+def _cast(name: str, given: Tensor, buffer: Tensor) -> Tensor:
+    """``given`` in the dtype of ``buffer``, which must hold what is finite."""
+    cast = given.to(buffer)
+    if given.dtype != cast.dtype and given.is_floating_point():
+        beyond = given.isfinite() & ~cast.isfinite().to(given.device)
+        if bool(beyond.any()):
+            most = given[beyond].abs().max().item()
+            raise InvalidArgument(f"{name} has {most:.3g}, beyond {dtype_name(cast.dtype)}")
+    return cast
 
 
 def _zeros(weight: Weight, config: MatmulConfig, bits: int) -> Tensor | None:

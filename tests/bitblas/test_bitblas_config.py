@@ -49,6 +49,7 @@ def test_configurations_are_made_legal_as_bitblas_does():
         ({"W_dtype": "int4", "layout": "nn"}, 'layout is "nn"'),
         ({"W_dtype": "int4", "with_zeros": True}, "int4 is not an unsigned integer"),
         ({"W_dtype": "uint4", "group_size": 0, "with_scaling": True}, "group_size is 0"),
+        ({"W_dtype": "uint4", "group_size": "32"}, "group_size is '32'"),
         ({"propagate_a": 9}, "propagate_a is 9"),
     ],
 )

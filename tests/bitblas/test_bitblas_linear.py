@@ -254,3 +254,16 @@ def test_parts_that_are_missing_or_misshapen_are_refused():
         layer.load_and_transform_weight(weight, scales=scales, zeros=scales)
     with pytest.raises(InvalidArgument, match=r"weight has shape \[2, 128\]"):
         layer.load_and_transform_weight(weight[:2], scales=scales)
+
+
+def test_parts_beyond_the_dtype_of_their_buffer_are_refused_and_nothing_is_taken():
+    layer = bitblas.Linear(64, N, True, W_dtype="int4", with_scaling=True, group_size=64)
+    weight, scales = torch.ones(N, 64), torch.full((N, 1), 7e4)
+    with pytest.raises(InvalidArgument, match=r"scales has 7e\+04, beyond float16"):
+        layer.load_and_transform_weight(weight, scales=scales)
+    with pytest.raises(InvalidArgument, match=r"bias has 1e\+06, beyond float16"):
+        layer.load_and_transform_weight(weight, scales=scales / 2, bias=torch.full((N,), -1e6))
+    assert not layer.qweight.any() and not layer.scales.any()
+    dense = bitblas.Linear(64, N)
+    with pytest.raises(InvalidArgument, match=r"weight has 7e\+04, beyond float16"):
+        dense.load_and_transform_weight(weight * 7e4)
