@@ -58,8 +58,9 @@ def quantize(
     method: str = "search",
     scale_dtype: torch.dtype = torch.float16,
 ) -> Weight:
-    """Quantise a weight matrix to any type, each code the one nearest to its weight. With float zero
-    points (``zero=rescale``) it is the nearest before their products with scales are rounded.
+    """Quantise a weight matrix to any type, each code the one nearest to its weight.
+
+    With ``zero=rescale`` it is the nearest before products of zero points and scales are rounded.
 
     Args:
         weight: [N, K], any float dtype, finite.

@@ -130,6 +130,16 @@ def check_zeros(source: Tensor, packed: Weight, whose: str) -> None:
     _log.warning("%s%d of %d numbers of a weight [%d, %d] have %s", whose, count, n * k, n, k, why)
 
 
+def _largest_scale(packed: Weight) -> float:
+    """With the second one."""
+    scales = packed.scales
+    if scales is None:
+        return 1.0
+    if not scales.is_floating_point():
+        scales = element(str(packed.type.scale)).values.to(scales.device)[scales.long()]
+    return _most(scales) * (1.0 if packed.scale2 is None else packed.scale2.item())
+
+
 def check_ends(source: Tensor, packed: Weight) -> None:
     """Raise InvalidArgument where a weight is so near an end of float32 that it is not finite with
     any scale, or nothing of it is left."""
@@ -139,9 +149,9 @@ def check_ends(source: Tensor, packed: Weight) -> None:
     if most == 0:
         return
     # Scales are about as large as weights divided by values, which a table of a user's may have
-    # anywhere. Ranges of scales are wide enough in between, and products of codes.
+    # anywhere, and on one side of zero only. Ranges are wide enough in between.
     largest = _code_values(packed.type).abs().max().item()
-    if all(2.0**-100 < size < 2.0**120 for size in (most, most / largest)):
+    if 2.0**-100 < most < 2.0**120 and _largest_scale(packed) * max(largest, 1) < 2.0**120:
         return
     # The distance of the largest from the least, of which zero points are made, overflows.
     far = most >= 2.0**126 and packed.type.zero not in ("none", "midpoint")

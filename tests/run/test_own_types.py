@@ -144,3 +144,11 @@ def test_weights_that_no_scale_of_float32_brings_to_the_values_of_a_table_are_re
     weight = torch.full((2, 16), 0.5)
     back = ladder.quantize(weight, f"own_tiny,{scales}").dequantize()
     assert (back - weight).abs().max() <= 0.5 * 2**-10
+
+
+def test_a_table_with_small_values_on_one_side_does_not_give_infinities():
+    ladder.register_type("own_lopsided", bits=2, values=[-1e-20, 0, 1, 1e38])
+    weight = torch.randn(4, 64) * 1e30
+    with pytest.raises(ladder.InvalidArgument, match="too large for .*, whose codes mean up to 1e"):
+        ladder.quantize(weight, "own_lopsided,scale=float32")
+    assert ladder.quantize(weight.abs(), "own_lopsided,scale=float32").dequantize().isfinite().all()
