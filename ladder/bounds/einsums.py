@@ -101,12 +101,18 @@ def einsum(text: str, sizes: dict[str, int], bytes: dict[str, Width] | None = No
     convolution of stride 2. ``bytes`` gives the width of tensors that are not 1 byte.
 
     Raises:
-        ValueError: the text is not such a definition, or a rank has no size.
+        ValueError: the text is not such a definition, a rank has no size, or ``bytes`` names no
+            tensor of it.
     """
     widths = bytes or {}
     names = list(sizes)
     rows = []
-    for name, axes in tensors(text):
+    found = tensors(text)
+    for name in widths:
+        if name not in dict(found):
+            there = ", ".join(each for each, _ in found)
+            raise InvalidArgument(f"bytes has {name}, which is none of {there}")
+    for name, axes in found:
         for axis in axes:
             for rank, _ in axis:
                 if rank not in sizes:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 
 from ladder.errors import InvalidArgument
 
@@ -21,7 +22,17 @@ def tensors(text: str) -> list[tuple[str, list[Axis]]]:
     sides = text.split("->")
     if len(sides) != 2:
         raise InvalidArgument(f"{text!r} does not have one '->'")
-    return [*map(_tensor, re.split(r"(?<=\])\s*\*", sides[0])), _tensor(sides[1])]
+    found = [*map(_tensor, re.split(r"(?<=\])\s*\*", sides[0])), _tensor(sides[1])]
+    # Elements of one tensor would be counted as those of two, which is no bound.
+    twice = [name for name, count in Counter(name for name, _ in found).items() if count > 1]
+    if twice:
+        raise InvalidArgument(f"tensor {twice[0]} is in {text!r} more than once")
+    read = {rank for _, axes in found[:-1] for axis in axes for rank, _ in axis}
+    for axis in found[-1][1]:
+        for rank, _ in axis:
+            if rank not in read:
+                raise InvalidArgument(f"rank {rank} of the output {found[-1][0]} is in no input")
+    return found
 
 
 def _tensor(text: str) -> tuple[str, list[Axis]]:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ladder import bounds
+from ladder import InvalidArgument, bounds
 
 PAPER = {"factors": "divisors", "space": "uniform"}
 sizes = st.integers(1, 64)
@@ -101,6 +101,11 @@ def test_convolutions_never_go_below_the_bound(c, k, q, s, stride, dilation):
             assert traffic >= bounds.lower_bound(built, size) * (1 - 1e-12)
 
 
+def test_the_width_of_a_tensor_that_is_not_there_is_refused():
+    with pytest.raises(InvalidArgument, match="bytes has x, which is none of a, w, c"):
+        bounds.einsum("a[m,k] * w[n,k] -> c[m,n]", dict.fromkeys("mnk", 2), {"x": "uint4"})
+
+
 def test_every_point_comes_with_the_tiles_that_attain_it():
     einsum = bounds.matmul(4096, 4096, 4096)
     mappings = bounds.best_mappings(einsum, **PAPER)
@@ -127,6 +132,9 @@ def test_widths_of_formats_count_their_scales():
         ("a[m,k] w[n,k] -> c[m,n]", "is not a tensor"),
         ("a[m,k+] * w[n,k] -> c[m,n]", "is not a rank"),
         ("a[m,k] * w[n,z] -> c[m,n]", "rank z of tensor w has no size"),
+        ("a[m,k] * a[n,k] -> c[m,n]", "tensor a is in .* more than once"),
+        ("a[m,k] * w[k,k] -> a[m,n]", "tensor a is in .* more than once"),
+        ("a[m,k] * w[m,k] -> c[m,n]", "rank n of the output c is in no input"),
         ("a[m] * w[n] -> c[m,n]", "no tensor uses rank k"),
         ("a[m,k] * w[n,k] -> c[2*m,n]", "plain rank"),
     ],
