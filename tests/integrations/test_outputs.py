@@ -96,3 +96,19 @@ def test_the_output_embeddings_of_parts_stay_dense_and_a_name_like_theirs_does_n
         "body": torch.nn.Linear(64, 64), "lm_head": torch.nn.Linear(64, 64)
     })).left  # fmt: skip
     assert "text.cls.predictions.decoder" in ladder.convert(Around(), "int8", 32, skip=()).packed
+
+
+def test_a_layer_of_one_row_is_dense_at_every_door_and_loads_where_a_folder_has_it_packed(tmp_path):
+    config = hf.LlamaConfig(**TEXT, pad_token_id=0, num_labels=1)
+    dense = hf.LlamaForSequenceClassification(config)
+    dense.save_pretrained(tmp_path / "dense")
+    convert_folder(tmp_path / "dense", tmp_path / "folder", "uint4", group_size=32)
+    kind, options = type(dense), {"quantization_config": LadderConfig("uint4", group_size=32)}
+    loaded = [kind.from_pretrained(tmp_path / "folder"),
+              kind.from_pretrained(tmp_path / "dense", **options)]  # fmt: skip
+    assert [type(model.score) for model in loaded] == [torch.nn.Linear] * 2
+    model = loaded[0]
+    model.score = ladder.Linear.from_linear(dense.score, "uint4", group_size=32)
+    model.save_pretrained(tmp_path / "packed")
+    again = kind.from_pretrained(tmp_path / "packed")
+    assert torch.equal(again.score.dequantize().weight, model.score.dequantize().weight)

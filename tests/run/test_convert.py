@@ -396,3 +396,11 @@ def test_every_door_makes_groups_of_128_where_none_is_named(k):
     channel = ladder.Linear.from_linear(linear, "uint4", -1)
     assert channel.packed_weight.scales.shape == (8, 1)
     assert str(channel.weight_type) == "uint4,scale=float16,zero=midpoint"
+
+
+def test_layers_of_one_row_stay_dense():
+    model = nn.ModuleDict({"up": nn.Linear(32, 8), "gate": nn.Linear(32, 1, bias=False)})
+    report = ladder.convert(model, "uint4", 32)
+    assert packed(model) == {"up"}
+    left = report.left["gate"]
+    assert (left.reason, left.weights) == ("it has a single row, of which nothing is saved", 32)

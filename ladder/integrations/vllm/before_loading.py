@@ -24,17 +24,17 @@ from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
 from ladder.integrations.serving.experts import STEMS
 
 
-class DenseMethod(UnquantizedLinearMethod):
-    """vLLM's own, of a layer of which the files hold nothing packed by the name that it was given.
+def dense_method(config: Any, vllm_config: Any) -> UnquantizedLinearMethod:
+    """vLLM's own method, no subclass, which it would treat otherwise, of a layer of which the files
+    hold nothing packed by the name that it was given.
 
     Args:
         config: the LadderQuantizationConfig that was asked.
         vllm_config: that of the engine.
     """
-
-    def __init__(self, config: Any, vllm_config: Any) -> None:
-        super().__init__()
-        self.config, self.vllm_config = config, vllm_config
+    method = UnquantizedLinearMethod()
+    method.ladder_asked = config, vllm_config
+    return method
 
 
 def install() -> None:
@@ -60,10 +60,11 @@ def pack_late(model: nn.Module) -> None:
         CheckpointError, Unsupported: as :meth:`LinearMethod.create_weights`.
     """
     for name, layer in model.named_modules():
-        method = getattr(layer, "quant_method", None)
-        if type(method) is not DenseMethod:
+        asked = getattr(getattr(layer, "quant_method", None), "ladder_asked", None)
+        if asked is None:
             continue
-        packed = method.config.packed_method(name)
+        config, vllm_config = asked
+        packed = config.packed_method(name)
         if packed is None:
             continue
         own = getattr(layer, "input_size_per_partition", layer.input_size)
@@ -71,7 +72,7 @@ def pack_late(model: nn.Module) -> None:
         device = layer.weight.device
         del layer.weight
         layer.quant_method = packed
-        with torch.device(device), set_current_vllm_config(method.vllm_config):
+        with torch.device(device), set_current_vllm_config(vllm_config):
             packed.create_weights(layer, *sizes, layer.params_dtype)
 
 

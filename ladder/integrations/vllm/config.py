@@ -94,7 +94,7 @@ class LadderQuantizationConfig(Answers, QuantizationConfig):
             from ladder.integrations.vllm import before_loading
 
             before_loading.install()
-            return before_loading.DenseMethod(self, get_current_vllm_config())
+            return before_loading.dense_method(self, get_current_vllm_config())
         return self._experts(layer, prefix)
 
     def packed_method(self, name: str, *, lookup: bool = False) -> LinearMethod | None:
