@@ -28,6 +28,7 @@ from layers import (
     write,
 )
 
+from ladder.errors import CheckpointError
 from ladder.ops.activations import round_activations
 from ladder.types import parse
 
@@ -291,3 +292,81 @@ def test_what_goes_wrong_is_logged_and_never_reaches_sglang(caplog, monkeypatch)
     with caplog.at_level(logging.ERROR):
         register()
     assert [r for r in caplog.records if "ladder is off" in r.message and r.exc_info]
+
+
+@pytest.mark.parametrize("type", KINDS)
+def test_latent_attention_finds_the_values_of_a_packed_weight(type, tmp_path):
+    """They are there when the last tensor has been loaded; what has a qweight would be AWQ's."""
+    stored = Stored.drawn({"kv_b_proj": type})
+    write(tmp_path, stored.tensors(), stored.config() | {"activation_type": "int8"})
+    config = quantization(tmp_path)
+    layer = make("kv_b_proj", config, dtype=torch.float32, layers=SGLANG)
+    load(layer, "kv_b_proj", stored.tensors(), config)
+    assert dict(layer.named_parameters()).keys() == {"weight"}
+    assert torch.equal(layer.weight.double(), stored.dense("kv_b_proj"))
+    layer.quant_method.process_weights_after_loading(layer)
+    x, first = activations("kv_b_proj"), layer.weight
+    assert torch.equal(run(layer, x), product(stored, "kv_b_proj", x)[0])
+    layer.quant_method.restore_weights_before_loading(layer)
+    other = Stored.drawn({"kv_b_proj": type}, seed=7)
+    load(layer, "kv_b_proj", other.tensors(), config)
+    assert layer.weight.data_ptr() == first.data_ptr()  # what graphs read
+    assert torch.equal(layer.weight.double(), other.dense("kv_b_proj"))
+
+
+def test_a_tensor_of_latent_attention_that_is_missing_is_named(tmp_path):
+    stored = Stored.drawn({"kv_b_proj": ZEROS})
+    tensors = stored.tensors()
+    write(tmp_path, tensors, stored.config())
+    config = quantization(tmp_path)
+    layer = make("kv_b_proj", config, dtype=torch.float32, layers=SGLANG)
+    name = f"{prefix('kv_b_proj')}.scales"
+    load(layer, "kv_b_proj", {n: t for n, t in tensors.items() if n != name}, config)
+    with pytest.raises(CheckpointError, match=rf"{name} was not loaded"):
+        layer.quant_method.process_weights_after_loading(layer)
+
+
+def joined(stored, parts):
+    """The tensors of ``parts``, row below row, by their last names."""
+    tensors = [
+        {name.rpartition(".")[2]: t for name, t in stored.tensors().items() if prefix(part) in name}
+        for part in parts
+    ]
+    return {name: torch.cat([each[name] for each in tensors]) for name in tensors[0]}
+
+
+@pytest.mark.parametrize("type", (ZEROS, "mxfp4", "uint3,channel,scale=float16"))
+def test_modules_that_a_loader_joins_are_one_layer(type, tmp_path):
+    """As DeepSeek's does with q_a and kv_a."""
+    from sglang.srt.layers.linear import ReplicatedLinear
+
+    parts = FUSED["gate_up_proj"]
+    stored = Stored.drawn(dict.fromkeys(parts, type))
+    write(tmp_path, stored.tensors(), stored.config())
+    config = quantization(tmp_path, {"joined_proj": parts})
+    (n, k), name = SHAPES["up_proj"], prefix("up_proj").replace("up_proj", "joined_proj")
+    layer = ReplicatedLinear(
+        k, 2 * n, bias=False, params_dtype=torch.float32, quant_config=config, prefix=name
+    )
+    for part, tensor in joined(stored, parts).items():
+        parameter = getattr(layer, part)
+        parameter.weight_loader(parameter, tensor)
+    layer.quant_method.process_weights_after_loading(layer)
+    x = activations("up_proj")
+    assert torch.equal(run(layer, x), torch.cat(product(stored, "gate_up_proj", x), -1))
+
+
+def test_second_scales_that_a_loader_joins_are_refused(tmp_path):
+    """One of them would be lost."""
+    from sglang.srt.layers.linear import ReplicatedLinear
+
+    parts = FUSED["gate_up_proj"]
+    stored = Stored.drawn(dict.fromkeys(parts, "nvfp4"))
+    write(tmp_path, stored.tensors(), stored.config())
+    config = quantization(tmp_path, {"joined_proj": parts})
+    (n, k), name = SHAPES["up_proj"], prefix("up_proj").replace("up_proj", "joined_proj")
+    layer = ReplicatedLinear(
+        k, 2 * n, bias=False, params_dtype=torch.float32, quant_config=config, prefix=name
+    )
+    with pytest.raises(CheckpointError, match=r"scale2 has shape \[2\], not \[1\]"):
+        layer.scale2.weight_loader(layer.scale2, joined(stored, parts)["scale2"])

@@ -173,6 +173,12 @@ class Folder:
         """Whether the files, as far as they can be read ahead, hold a weight of ``module``."""
         return bool(self.parts_of(module)) or f"{module}.weight" in (self.headers or {})
 
+    def rows_in_files(self, module: str) -> int:
+        """Of ``module`` of a ladder folder; 0 where the headers do not tell."""
+        headers = self.headers or {}
+        names = (f"{module}.{part}" for part in ("qweight", "weight") if self._stored is not None)
+        return next((headers[name].shape[0] for name in names if name in headers), 0)
+
     def has_bias(self, module: str) -> bool:
         """Whether the files hold a bias of ``module``."""
         return f"{module}.bias" in (self.headers or {})

@@ -22,6 +22,7 @@ from ladder.checkpoints.source import FORMATS
 from ladder.errors import Unsupported
 from ladder.integrations.serving.config import FUSED, Answers
 from ladder.integrations.serving.stored import Folder
+from ladder.integrations.sglang.absorbed import NAME, AbsorbedMethod
 from ladder.integrations.sglang.method import EmbeddingMethod, LinearMethod
 from ladder.integrations.sglang.versions import choices, keep_mixtral
 
@@ -70,7 +71,8 @@ class LadderQuantizationConfig(Answers, QuantizationConfig):
         if isinstance(layer, LinearBase):
             names = self.modules_of(prefix)
             if any(map(self.folder.is_packed, names)):
-                return LinearMethod(self.folder, prefix, names)
+                absorbed = prefix.rpartition(".")[2] == NAME
+                return (AbsorbedMethod if absorbed else LinearMethod)(self.folder, prefix, names)
             return UnquantizedLinearMethod()
         if isinstance(layer, VocabParallelEmbedding):
             head = isinstance(layer, ParallelLMHead)

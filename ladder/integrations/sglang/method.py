@@ -67,6 +67,11 @@ class LinearMethod(LinearMethodBase):
             Unsupported: a cut for tensor parallelism that ladder cannot make.
         """
         self.dtype = params_dtype
+        if len(self.names) > len(output_partition_sizes) == 1:
+            # DeepSeek's loader joins tensors of q_a and kv_a for one layer that knows no parts.
+            apart = [self.folder.rows_in_files(name) for name in self.names]
+            if sum(apart) == output_size:
+                output_partition_sizes = apart
         rows = self._rows(layer, output_partition_sizes, output_size)
         modules = modules_of(self.folder, self.names, rows, input_size)
         columns = Columns(0, input_size, input_size)
