@@ -39,6 +39,7 @@ SHAPES = {
     "down_proj": (HIDDEN, INTERMEDIATE),
     "router": (HIDDEN, HIDDEN),
     "kv_b_proj": (INTERMEDIATE, HIDDEN),
+    "in_proj": (INTERMEDIATE, HIDDEN),
     "lm_head": (VOCABULARY, HIDDEN),
     "embed_tokens": (VOCABULARY, HIDDEN),
 }

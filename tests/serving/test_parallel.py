@@ -21,6 +21,8 @@ from layers import (
     write,
 )
 
+from ladder.errors import Unsupported
+
 pytestmark = pytest.mark.usefixtures("vllm")
 
 TYPES = (
@@ -153,3 +155,13 @@ def test_all_ranks_share_by_rows_or_none(tmp_path):
     x = activations("down_proj")
     y = sum(on_ranks("down_proj", stored, 4, tmp_path, x))
     assert torch.equal(y, product(stored, "down_proj", x)[0])
+
+
+def test_a_layer_that_its_model_cuts_in_a_way_of_its_own_is_refused(tmp_path):
+    """Mamba 2's, whose groups are fewer than ranks: rows one behind the other are no rank's."""
+    stored = Stored.drawn({"in_proj": TYPES[0]})
+    x = activations("in_proj")
+    (whole,) = on_ranks("in_proj", stored, 1, tmp_path, x)
+    assert torch.equal(whole, product(stored, "in_proj", x)[0])
+    with pytest.raises(Unsupported, match=r"in_proj is a ColumnParallelLinear.*parallel_size=1"):
+        on_ranks("in_proj", stored, 2, tmp_path, x)

@@ -28,7 +28,7 @@ from layers import (
     write,
 )
 
-from ladder.errors import CheckpointError
+from ladder.errors import CheckpointError, Unsupported
 from ladder.ops.activations import round_activations
 from ladder.types import parse
 
@@ -370,3 +370,11 @@ def test_second_scales_that_a_loader_joins_are_refused(tmp_path):
     )
     with pytest.raises(CheckpointError, match=r"scale2 has shape \[2\], not \[1\]"):
         layer.scale2.weight_loader(layer.scale2, joined(stored, parts)["scale2"])
+
+
+def test_a_layer_that_its_model_cuts_in_a_way_of_its_own_is_refused(tmp_path):
+    """Mamba 2's, whose groups are fewer than ranks."""
+    stored = Stored.drawn({"in_proj": ZEROS})
+    check(stored, "in_proj", tmp_path)
+    with rank(0, 2), pytest.raises(Unsupported, match=r"in_proj is a ColumnParallelLinear.*--tp 1"):
+        serve("in_proj", tmp_path, stored)

@@ -97,7 +97,9 @@ class LinearMethod(LinearMethodBase):
             return vocabulary_rows(layer, sizes[0])
         if sum(sizes) == output_size:
             return whole_rows(sizes)
-        if type(layer) not in _KNOWN:
+        # Mamba 2's where groups are fewer than ranks: its model cuts it into parts of its own.
+        few_groups = type(layer) is linear.ColumnParallelLinear and self.prefix.endswith(".in_proj")
+        if type(layer) not in _KNOWN or few_groups:
             raise Unsupported(
                 f"{self.prefix} is a {type(layer).__name__}, whose shards ladder does not know: "
                 "serve it with --tp 1"

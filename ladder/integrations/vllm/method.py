@@ -38,6 +38,11 @@ _KNOWN_LAYERS = ("ColumnParallelLinear", "MergedColumnParallelLinear", "QKVParal
 #: Of multi-head latent attention (DeepSeek), which takes the values of its weight into its own
 #: products, and finds them by a product with the identity when the model is loaded.
 _ABSORBED = "kv_b_proj"
+_OF_FEW_GROUPS = ("ColumnParallelLinear", "in_proj")
+
+
+def last_of(prefix: str) -> str:
+    return prefix.rpartition(".")[2]
 
 
 class LinearMethod(LinearMethodBase):
@@ -57,7 +62,7 @@ class LinearMethod(LinearMethodBase):
         #: Whether x is rounded as the files say. Embeddings, and output layers tied to them, take
         #: it as it comes, and so do absorbed layers: static scales would round the identity.
         self.rounds = self.prepacks
-        self.absorbed = prefix.rpartition(".")[2] == _ABSORBED
+        self.absorbed = last_of(prefix) == _ABSORBED
         self.runs: tuple[Run, ...] = ()
         self.holders: Holders = []
         #: Rows of the whole layer before and behind those of this rank, where its columns cannot
@@ -128,7 +133,10 @@ class LinearMethod(LinearMethodBase):
         if isinstance(layer, RowParallelLinear) or sum(sizes) == layer.output_size:
             return whole_rows(sizes)
         loader = getattr(type(layer), "weight_loader_v2", None)
-        if getattr(loader, "__qualname__", "").split(".")[0] not in _KNOWN_LAYERS:
+        known = getattr(loader, "__qualname__", "").split(".")[0] in _KNOWN_LAYERS
+        # That of Mamba 2 where groups are fewer than ranks: a layer without parts, which its model
+        # cuts into five, two of which each rank has whole.
+        if not known or (type(layer).__name__, last_of(self.prefix)) == _OF_FEW_GROUPS:
             raise Unsupported(
                 f"{self.prefix} is a {type(layer).__name__}, whose shards ladder does not know: "
                 "serve it with tensor_parallel_size=1"
