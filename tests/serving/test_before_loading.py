@@ -5,6 +5,7 @@ fuse, and stacks of experts whose names a model's own loader does not know."""
 from __future__ import annotations
 
 import importlib
+import pickle
 
 import mixtures
 import pytest
@@ -88,6 +89,19 @@ def test_models_need_not_say_what_they_fuse(name, says, tmp_path):
     layer.quant_method.process_weights_after_loading(layer)
     x = activations(name)
     assert torch.equal(run(layer, x), torch.cat(product(stored, name, x), -1))
+
+
+def test_a_config_goes_to_other_processes(tmp_path):
+    """vLLM pickles it for those that run the model."""
+    from vllm.model_executor.models.utils import WeightsMapper
+
+    stored = Stored.drawn({"o_proj": ZEROS})
+    config = quantization(write(tmp_path, stored.tensors(), stored.config()))
+    for _ in range(2):
+        there = pickle.loads(pickle.dumps(config))
+        name = next(name for name in there.folder.headers if "o_proj" in name)
+        assert there.folder.called(prefix("o_proj")) == name.rpartition(".")[0]
+        config.apply_vllm_mapper(WeightsMapper(orig_to_new_prefix={"model.": "language.model."}))
 
 
 @pytest.fixture

@@ -104,8 +104,7 @@ class Folder:
         self.config = dict(config)
         self.method = _method_of(config)
         self.headers = headers
-        #: What the engine calls a tensor of the files; None for what it does not load.
-        self.called: Callable[[str], str | None] = lambda name: name
+        self._renames: tuple[Callable[[str], str | None], ...] = ()
         self._stored: StoredConfig | None = None
         self._settings: Any = None
         self._forms: dict[tuple[str, str], tuple[TType, Mapping[str, str]]] = {}
@@ -129,11 +128,10 @@ class Folder:
 
     def renamed(self, rename: Callable[[str], str | None]) -> Folder:
         """The same folder with modules called as the engine calls them; names that ``rename`` maps
-        to None are not loaded."""
+        to None are not loaded. The folder can be pickled where ``rename`` can."""
         folder = object.__new__(Folder)
         folder.__dict__.update(self.__dict__)
-        before = self.called
-        folder.called = lambda name: None if (now := before(name)) is None else rename(now)
+        folder._renames = (*self._renames, rename)
         if self.headers is not None:
             renamed = ((rename(name), entry) for name, entry in self.headers.items())
             folder.headers = {name: entry for name, entry in renamed if name is not None}
@@ -148,6 +146,15 @@ class Folder:
                 activation_types=_keys(stored.activation_types, rename),
             )
         return folder
+
+    def called(self, name: str) -> str | None:
+        """What the engine calls a tensor of the files; None for what it does not load."""
+        for rename in self._renames:
+            now = rename(name)
+            if now is None:
+                return None
+            name = now
+        return name
 
     def parts_of(self, module: str) -> dict[str, Stored]:
         """Headers of the tensors of ``module``, by their last name."""

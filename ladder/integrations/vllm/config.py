@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Any
 
 import torch
@@ -59,7 +60,7 @@ class LadderQuantizationConfig(Answers, QuantizationConfig):
             mapper = rename()
         else:  # q_proj must not become qkv_proj
             mapper = dataclasses.replace(hf_to_vllm_mapper, orig_to_new_stacked={})
-        self.folder = self.folder.renamed(lambda name: next(iter(mapper.apply_list([name])), None))
+        self.folder = self.folder.renamed(functools.partial(_renamed, mapper))
 
     def maybe_update_config(
         self, model_name: str, hf_config: Any = None, revision: str | None = None
@@ -129,6 +130,10 @@ class LadderQuantizationConfig(Answers, QuantizationConfig):
         from vllm.model_executor.layers.fused_moe import UnquantizedFusedMoEMethod
 
         return UnquantizedFusedMoEMethod(moe)
+
+
+def _renamed(mapper: Any, name: str) -> str | None:
+    return next(iter(mapper.apply_list([name])), None)
 
 
 def register() -> None:
