@@ -132,7 +132,7 @@ serving-test: build
 	PYTHON=$(PY) bash .ci/serving_test \
 	  vllm==$(word $(shell expr $(SEED) % $(words $(VLLM)) + 1),$(VLLM)) -n $(JOBS) --maxprocesses 4
 
-# All those releases, SGLang, and engines of vLLM on this processor: six minutes, besides 2 GB of
+# All those releases, SGLang, and engines of vLLM on this processor: eight minutes, besides 2 GB of
 # packages in an environment of its own the first time.
 test-vllm: build
 	for release in $(VLLM:%=vllm==%) sglang==0.5.23; do \

@@ -272,15 +272,12 @@ RegisterId LinearLowering::after_sums(Body& body, const Affine& first) {
       },
       [&](const ScaleOfToken&) {
         const auto of_tokens = reg("scale_of_tokens", Scalar::f32, layout);
-        View from{x_scales_, {1, layout.shape[1], kTokens}, {0, 0, 1}};
         if (token_scales_ >= 0) {
-          from = program_.views[token_scales_];
-          from.extents[1] = layout.shape[1];
+          emit(body, Load{of_tokens, token_scales_, {0, 0, sums_.in_tile}});
+        } else {
+          const auto scales = view(x_scales_, {1, layout.shape[1], kTokens}, {0, 0, 1});
+          emit(body, Load{of_tokens, scales, {0, 0, sums_.first_token}});
         }
-        program_.views.push_back(std::move(from));
-        emit(body, Load{of_tokens,
-                        static_cast<ViewId>(program_.views.size() - 1),
-                        {0, 0, token_scales_ >= 0 ? sums_.in_tile : sums_.first_token}});
         emit(body, Multiply{sum_, of_tokens});
       },
       [&](const Bias&) {

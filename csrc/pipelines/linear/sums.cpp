@@ -76,7 +76,7 @@ RegisterId LinearLowering::load_token_scales(Body& body) {
 }
 
 void LinearLowering::share_token_scales(Body& body, BufferId sums, RegisterId scales) {
-  token_scales_ = view(sums, {1, 1, sums_.token_scales}, {0, 0, 1});
+  token_scales_ = view(sums, {1, sums_.rows, sums_.token_scales}, {0, 0, 1});
   program_.views[token_scales_].offset = Affine(sums_.elements);
   emit(body, Store{scales, token_scales_, {0, 0, 0}});
 }

@@ -98,7 +98,6 @@ def without_stacks(
         head, _, part = (called or "").rpartition(".")
         prefix, _, stack = head.rpartition(".")
         if stack in STEMS and prefix in layers:
-            for _loaded in layers[prefix].load_weights([(f"{stack}.{part}", tensor)]):
-                pass
+            list(layers[prefix].load_weights([(f"{stack}.{part}", tensor)]))  # a generator
         else:
             yield name, tensor

@@ -38,10 +38,13 @@ _KNOWN_LAYERS = ("ColumnParallelLinear", "MergedColumnParallelLinear", "QKVParal
 #: Of multi-head latent attention (DeepSeek), which takes the values of its weight into its own
 #: products, and finds them by a product with the identity when the model is loaded.
 _ABSORBED = "kv_b_proj"
+#: Of Mamba 2 where groups are fewer than ranks, by type and name: a layer without parts, which its
+#: model cuts into five, two of which each rank has whole.
 _OF_FEW_GROUPS = ("ColumnParallelLinear", "in_proj")
 
 
 def last_of(prefix: str) -> str:
+    """The name of a layer in the module that holds it."""
     return prefix.rpartition(".")[2]
 
 
@@ -134,8 +137,6 @@ class LinearMethod(LinearMethodBase):
             return whole_rows(sizes)
         loader = getattr(type(layer), "weight_loader_v2", None)
         known = getattr(loader, "__qualname__", "").split(".")[0] in _KNOWN_LAYERS
-        # That of Mamba 2 where groups are fewer than ranks: a layer without parts, which its model
-        # cuts into five, two of which each rank has whole.
         if not known or (type(layer).__name__, last_of(self.prefix)) == _OF_FEW_GROUPS:
             raise Unsupported(
                 f"{self.prefix} is a {type(layer).__name__}, whose shards ladder does not know: "
