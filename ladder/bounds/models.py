@@ -16,8 +16,6 @@ from ladder.types import parse
 #: Model types whose MLP has no gate, so two matmuls instead of three.
 _UNGATED = {"bloom", "codegen", "falcon", "gpt2", "gpt_bigcode", "gpt_neo", "gpt_neox", "gptj",
             "opt", "phi", "starcoder2"}  # fmt: skip
-#: quant_method of the folders whose modules say by themselves how they are stored.
-_STORED = ("awq", "compressed-tensors", "fp8", "gptq", "ladder", "modelopt", "w4afp8")
 _EXPERT = re.compile(r"(.*\.experts)\.\d+\.(.*)")
 
 
@@ -126,13 +124,13 @@ def read_model(folder: Path, *, weight: str | None = None) -> Model:
 
 def _has_stored_types(folder: Path, config: dict[str, Any]) -> bool:
     """Whether headers say how modules are quantised. Of GPTQ and AWQ config.json alone will do."""
-    from ladder.checkpoints.source import FALLBACKS
+    from ladder.checkpoints.source import FALLBACKS, METHODS
 
     given = config.get("quantization_config")
     method = given.get("quant_method") if isinstance(given, dict) else None
     if method == "ladder":
         return True
-    known = method in _STORED or any((folder / name).is_file() for name in FALLBACKS)
+    known = method in METHODS or any((folder / name).is_file() for name in FALLBACKS)
     return known and any(next(folder.glob(f"*.{kind}"), None) for kind in ("safetensors", "bin"))
 
 
@@ -188,8 +186,10 @@ def _weight(path: Path, config: dict[str, Any], matmuls: list[Matmul]) -> str:
     given = config.get("quantization_config")
     if not isinstance(given, dict):
         return _activation(config)
+    from ladder.checkpoints.source import METHODS
+
     method = given.get("quant_method", "gptq")
-    if method not in _STORED:
+    if method not in (*METHODS, "ladder"):
         raise Unsupported(
             f'{path} has quant_method "{method}", which ladder does not read: say with --w which '
             "format the weights have"

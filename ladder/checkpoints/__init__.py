@@ -4,10 +4,10 @@
 from ladder.checkpoints.folder import StoredConfig
 from ladder.checkpoints.repack import repack
 from ladder.checkpoints.report import Report, TypeRow
-from ladder.checkpoints.source import FORMATS, Source, open_folder
+from ladder.checkpoints.source import FORMATS, METHODS, Source, open_folder
 from ladder.checkpoints.writer import DestinationError
 
 __all__ = [
-    "FORMATS", "DestinationError", "StoredConfig", "Report", "Source", "TypeRow", "open_folder",
-    "repack",
+    "FORMATS", "METHODS", "DestinationError", "StoredConfig", "Report", "Source", "TypeRow",
+    "open_folder", "repack",
 ]  # fmt: skip

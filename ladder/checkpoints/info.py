@@ -13,7 +13,14 @@ from ladder.checkpoints.folder import StoredConfig
 from ladder.checkpoints.header import TORCH_DTYPES
 from ladder.checkpoints.layer import is_embedding, ttype_of
 from ladder.checkpoints.shards import ShardSet, open_shards, read_json
-from ladder.checkpoints.source import is_quantized, open_folder, require_folder
+from ladder.checkpoints.source import (
+    TRANSLATED,
+    is_quantized,
+    open_folder,
+    read_quantization,
+    require_folder,
+)
+from ladder.checkpoints.translated import open_translated
 from ladder.errors import CheckpointError
 from ladder.types import FLOAT_DTYPES, dtype_name, parse
 from ladder.weight import PARTS
@@ -91,6 +98,10 @@ def _opened(path: str | os.PathLike[str]) -> tuple[str, ShardSet, list[dict[str,
         if not modules:
             raise CheckpointError(f"{folder}: no tensor is the weight of a Linear module")
         return DENSE, shards, modules
+    fields, method = read_quantization(folder, config)
+    if method in TRANSLATED:
+        translated, stored = open_translated(folder, fields)
+        return method, translated, _ladder_modules(stored, translated)
     source = open_folder(folder)
     return (
         source.method,

@@ -23,7 +23,17 @@ from ladder.checkpoints.model_files import (
     write_shards,
 )
 from ladder.checkpoints.report import Report, TypeRow
-from ladder.checkpoints.source import FALLBACKS, OLD_KEY, Source, open_folder
+from ladder.checkpoints.shards import read_json
+from ladder.checkpoints.source import (
+    FALLBACKS,
+    OLD_KEY,
+    TRANSLATED,
+    Source,
+    open_folder,
+    read_quantization,
+    require_folder,
+)
+from ladder.checkpoints.translated import repack_translated
 from ladder.checkpoints.writer import (
     carried_files,
     carry,
@@ -59,8 +69,7 @@ def repack(
     weights_only: bool = False,
     float16_scales: bool = False,
 ) -> Report:
-    """Write the GPTQ, AWQ, FP8 or compressed-tensors folder, or GGUF file, ``src`` as the ladder
-    folder ``dst``.
+    """Write the folder of another package, or GGUF file, ``src`` as the ladder folder ``dst``.
 
     Codes, scales and zeros stay what they are; only their order changes (docs/format.md). Layers
     whose activations ``src`` quantises get an ``activation_type``, where some device has kernels
@@ -72,7 +81,8 @@ def repack(
     needs room for the whole result beside ``src``. The result appears under its name when whole.
 
     Args:
-        src: a folder that :func:`open_folder` reads, or a file of llama.cpp ending in ".gguf".
+        src: a folder of a ``quant_method`` of ``source.METHODS``, or a file of llama.cpp ending in
+            ".gguf".
         dst: a folder that does not exist or is empty, outside ``src``.
         force: replace an existing ``dst``.
         progress: called with (tensor, bytes written, bytes in all) after each piece.
@@ -97,6 +107,12 @@ def repack(
         raise InvalidArgument(f"float16_scales is for GGUF files, and {folder} is none")
     check_apart(folder, destination)
     check_destination(destination, force=force)
+    require_folder(folder)
+    config = read_json(folder / "config.json")
+    if read_quantization(folder, config)[1] in TRANSLATED:
+        report = repack_translated(folder, config, destination, force=force, progress=progress)
+        report.destination = str(dst)
+        return report
     source = open_folder(folder, v1_zeros=v1_zeros)
     plans = {module: _plan(source, module, weights_only) for module in source.modules}
     if not weights_only:

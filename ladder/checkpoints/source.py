@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ladder.checkpoints import awq, compressed_tensors, fp8, gptq, modelopt, w4afp8
+from ladder.checkpoints import awq, compressed_tensors, fp8, gptq, modelopt, mxfp4, w4afp8
 from ladder.checkpoints.layer import (
     Layer,
     Side,
@@ -40,6 +40,11 @@ FORMATS: dict[str, ModuleType] = {
     "modelopt": modelopt,
     "w4afp8": w4afp8,
 }
+#: quant_method of folders whose tensors are a ladder folder's by other names
+#: (ladder.checkpoints.translated).
+TRANSLATED = (mxfp4.QUANT_METHOD,)
+#: Every quant_method that ladder reads, its own aside.
+METHODS = (*FORMATS, *TRANSLATED)
 
 #: Where settings lie when config.json has no quantization_config, and whose they then are.
 FALLBACKS = {
@@ -180,8 +185,8 @@ def open_folder(path: str | os.PathLike[str], *, v1_zeros: str = "word") -> Sour
     Raises:
         InvalidArgument: there is no such folder, or it is in ladder's own format already.
         CheckpointError: the folder is damaged, not quantised, or by an unknown quant_method.
-        Unsupported: its tensors were already transformed for one kernel (marlin, bitblas), or it
-            quantises more than weights.
+        Unsupported: its tensors were already transformed for one kernel (marlin, bitblas), it
+            quantises more than weights, or it is one of TRANSLATED.
     """
     folder = Path(path)
     require_folder(folder)
@@ -189,9 +194,14 @@ def open_folder(path: str | os.PathLike[str], *, v1_zeros: str = "word") -> Sour
     quantization, method = read_quantization(folder, config)
     if method == "ladder":
         raise InvalidArgument(f"{folder} is a ladder checkpoint already")
+    if method in TRANSLATED:
+        raise Unsupported(
+            f"{folder}: quant_method is {method!r}, whose experts are stacks and no layers by "
+            "themselves: `ladder repack` makes a ladder folder of it"
+        )
     if method not in FORMATS:
         raise CheckpointError(
-            f"{folder}: quant_method is {method!r}, ladder reads {', '.join(FORMATS)}"
+            f"{folder}: quant_method is {method!r}, ladder reads {', '.join(METHODS)}"
         )
     extra = {"v1_zeros": v1_zeros} if method == "gptq" else {}
     settings = FORMATS[method].Config.from_dict(quantization, **extra)

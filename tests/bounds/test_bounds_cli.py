@@ -11,8 +11,6 @@ from safetensors.torch import save_file
 
 import ladder
 from ladder import bounds
-from ladder.bounds.models import _STORED
-from ladder.checkpoints import FORMATS
 from ladder.checkpoints.folder import StoredConfig
 from ladder.cli import main
 
@@ -217,8 +215,6 @@ def test_a_folder_of_compressed_tensors_has_the_types_of_its_tensors(capsys, tmp
 
 
 def test_a_folder_of_modelopt_has_the_types_of_its_tensors(capsys, tmp_path):
-    """Every quant_method that ladder repacks is read."""
-    assert {*FORMATS, "ladder"} == {*_STORED}
     fields = {"quant_method": "modelopt", "quant_algo": "FP8"}
     (tmp_path / "config.json").write_text(json.dumps({**CONFIG, "quantization_config": fields}))
     name = "model.layers.0.self_attn.q_proj"

@@ -406,6 +406,39 @@ def w4afp8_expert(n, k, *, seed=0) -> Truth:
     return truth
 
 
+MXFP4 = {
+    "quant_method": "mxfp4",
+    "modules_to_not_convert": ["model.layers.*.self_attn", "model.embed_tokens", "lm_head"],
+}
+
+
+@dataclass
+class Stack:
+    """One product of all experts of a layer: what it means, and its tensors by the end of their
+    names."""
+
+    weight: np.ndarray  #: [E, N, K]
+    tensors: dict[str, torch.Tensor]
+
+
+def mxfp4_stack(experts, n, k, *, seed=0) -> Stack:
+    """Of quant_method "mxfp4", as gpt-oss has it."""
+    rng = np.random.default_rng(seed)
+    codes = rng.integers(0, 16, (experts, n, k))
+    exponents = rng.integers(118, 128, (experts, n, k // 32))
+    scales = np.exp2(exponents - 127.0)
+    octets = codes[..., ::2] | codes[..., 1::2] << 4
+    blocks = octets.astype(np.uint8).reshape(experts, n, k // 32, 16)
+    return Stack(
+        float_values(2, 1)[codes] * scales.repeat(32, -1),
+        {
+            "blocks": torch.from_numpy(blocks),
+            "scales": torch.from_numpy(exponents.astype(np.uint8)),
+            "bias": torch.from_numpy(rng.normal(size=(experts, n))).bfloat16(),
+        },
+    )
+
+
 def _fast_lines(codes: np.ndarray) -> torch.Tensor:
     """gemv_fast: 4 rows x 64 columns are 64 int16, the nibbles of a row in its kernel's order."""
     n, k = codes.shape

@@ -12,7 +12,7 @@ from hf_mixtures import fresh
 from hf_models import edit_config, edit_tensors, foreign_folder, load, logits
 
 import ladder
-from ladder.checkpoints import FORMATS
+from ladder.checkpoints import METHODS
 from ladder.errors import CheckpointError, InvalidArgument, Unsupported
 from ladder.integrations.transformers import dense, disable, enable, enabled
 
@@ -195,7 +195,7 @@ def test_enable_and_disable_leave_no_trace():
     assert enabled() == ()
     enable("gptq")
     with enable():  # ends what it began, not what came before
-        assert set(enabled()) == set(FORMATS)
+        assert set(enabled()) == set(METHODS)
     assert enabled() == ("gptq",)
     disable()
     after = auto.AUTO_QUANTIZER_MAPPING, auto.AUTO_QUANTIZATION_CONFIG_MAPPING

@@ -91,7 +91,9 @@ def write(folder: Path, tensors: Mapping[str, Tensor], config: Mapping[str, Any]
 class Model(nn.Module):
     """A model of vLLM as far as experts go: they are found by name, by vLLM's own loader."""
 
-    def __init__(self, folder: Path, method: str = "ladder", dtype=torch.float32, **options: Any):
+    def __init__(
+        self, folder: Path, method: str = "ladder", dtype=torch.float32, mapper=None, **options: Any
+    ):
         super().__init__()
         from vllm.model_executor.layers import fused_moe
         from vllm.model_executor.layers.quantization import get_quantization_config
@@ -99,6 +101,8 @@ class Model(nn.Module):
         stored = json.loads((folder / "config.json").read_text())["quantization_config"]
         config = get_quantization_config(method).from_config(stored)
         config.maybe_update_config(str(folder), hf_config=None, revision=None)
+        if mapper is not None:
+            config.apply_vllm_mapper(mapper)
         made = getattr(fused_moe, "FusedMoE", None) or fused_moe.FusedMoEFactory
         runner = made(
             num_experts=EXPERTS, top_k=TOP_K, hidden_size=HIDDEN, intermediate_size=INTERMEDIATE,

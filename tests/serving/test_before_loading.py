@@ -147,6 +147,44 @@ def test_a_stack_that_does_not_fit_is_refused(model):
         list(without_stacks(model, tensors.items()))
 
 
+def published(stacks) -> dict[str, torch.Tensor]:
+    """The tensors of ``stacks``, of mxfp4, as gpt-oss's published folders have them: rows of gate
+    and up in turn, codes as bytes."""
+    found = {}
+    for name, tensor in stacks.tensors().items():
+        head, _, part = name.rpartition(".")
+        if ".gate_up." in name:
+            tensor = torch.stack(tensor.chunk(2, 1), 2).flatten(1, 2)
+        if part == "qweight":
+            experts, n, words = tensor.shape
+            tensor = tensor.view(torch.uint8).reshape(experts, n, words // 4, 16)
+        if part == "scales":
+            tensor = tensor.view(torch.uint8)
+        called = {"qweight": "blocks"}.get(part, part)
+        found[f"{head}_proj_{called}"] = tensor.contiguous()
+    return found
+
+
+@pytest.mark.parametrize("mapped", (False, True))
+def test_the_published_stacks_of_gpt_oss_are_served(mapped, tmp_path):
+    """vLLM's own mapper has other names for these tensors, which ladder's do not become."""
+    from vllm.config import get_current_vllm_config
+    from vllm.model_executor.models.gpt_oss import GptOssForCausalLM
+
+    from ladder.integrations.vllm.before_loading import without_stacks
+
+    get_current_vllm_config().compilation_config.static_forward_context.clear()
+    stacks = mixtures.Stacks("mxfp4", bias=True)
+    tensors = published(stacks) | {"model.norm.weight": torch.ones(3)}
+    folder = mixtures.write(tmp_path, tensors, {"quant_method": "mxfp4"})
+    mapper = GptOssForCausalLM.hf_to_vllm_mapper if mapped else None
+    model = mixtures.Model(folder, has_bias=True, mapper=mapper)
+    assert dict(without_stacks(model, tensors.items())).keys() == {"model.norm.weight"}
+    model.finish()
+    x, index, weights = mixtures.routed()
+    assert torch.equal(model(x, index, weights), stacks.module()(x, index, weights))
+
+
 def test_the_loader_of_vllm_prepares_models():
     from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
 

@@ -13,7 +13,9 @@ import torch
 from drawn import generator
 from layers import SHAPES, activations, parts_of, product, rank, run, serve, write
 
+from ladder.checkpoints import METHODS
 from ladder.errors import CheckpointError, Unsupported
+from ladder.integrations.vllm import WORDS
 from ladder.ops.activations import round_activations
 from ladder.types import parse
 
@@ -175,7 +177,7 @@ def test_a_tensor_of_another_package_that_does_not_come_is_named(part, tmp_path)
 
 # --- who is asked ---------------------------------------------------------------------------------
 
-OTHERS = ("gptq", "awq", "compressed-tensors", "fp8", "modelopt")
+OTHERS = METHODS
 
 
 def taken(method: str, user: str | None) -> bool:
@@ -187,6 +189,10 @@ def taken(method: str, user: str | None) -> bool:
                config.override_quantization_method(given, user, hf_config=None)}  # fmt: skip
     assert len(answers) == 1 and answers <= {None, "ladder"}
     return answers == {"ladder"}
+
+
+def test_every_format_is_a_word_of_the_variable():
+    assert {*METHODS} < {*WORDS}
 
 
 @pytest.mark.parametrize("method", OTHERS)

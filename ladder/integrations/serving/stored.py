@@ -13,7 +13,8 @@ from torch import Tensor
 
 from ladder.checkpoints.folder import QUANT_METHOD, StoredConfig
 from ladder.checkpoints.layer import Layer, Stored, refuse_bare_codes, type_of
-from ladder.checkpoints.source import FORMATS
+from ladder.checkpoints.mxfp4 import Translation, translate
+from ladder.checkpoints.source import FORMATS, METHODS, TRANSLATED
 from ladder.errors import CheckpointError, InvalidArgument, Unsupported
 from ladder.nn.packed import OF_X
 from ladder.ops.activations import with_fast_accum
@@ -104,6 +105,8 @@ class Folder:
         self.config = dict(config)
         self.method = _method_of(config)
         self.headers = headers
+        #: Of a method of TRANSLATED whose headers are known.
+        self.translation: Translation | None = None
         self._renames: tuple[Callable[[str], str | None], ...] = ()
         self._stored: StoredConfig | None = None
         self._settings: Any = None
@@ -116,15 +119,37 @@ class Folder:
             _refuse_convolutions(self._stored)
         elif self.method in FORMATS:
             self._settings = FORMATS[self.method].Config.from_dict(dict(config))
+        elif self.method in TRANSLATED:
+            if headers is not None:
+                self._translate(headers)
         else:
-            known = ", ".join((QUANT_METHOD, *FORMATS))
+            known = ", ".join((QUANT_METHOD, *METHODS))
             raise Unsupported(f'quant_method is "{self.method}"; ladder reads {known}')
 
     def read_ahead(self, headers: Mapping[str, Stored]) -> Folder:
         """The same folder, whose headers are known."""
         folder = object.__new__(Folder)
         folder.__dict__.update(self.__dict__, headers=headers)
+        if self.method in TRANSLATED:
+            folder._translate(headers)
         return folder
+
+    def _translate(self, headers: Mapping[str, Stored]) -> None:
+        """From here on the folder is a ladder folder, but for the tensors in its files."""
+        self.translation = Translation(self.config, headers)
+        self.headers = self.translation.headers
+        self._stored = self.translation.stored_config(self.config)
+
+    def ours(self, name: str) -> str:
+        """What a tensor of the files is called in a ladder folder, where the folder is one by other
+        names; else ``name``."""
+        return name if self.translation is None else self.translation.names.get(name, name)
+
+    def translated(self, name: str, tensor: Tensor) -> Tensor:
+        """What tensor ``name`` of the files is there."""
+        if self.translation is None or name not in self.translation.names:
+            return tensor
+        return translate(name, tensor)
 
     def renamed(self, rename: Callable[[str], str | None]) -> Folder:
         """The same folder with modules called as the engine calls them; names that ``rename`` maps
@@ -164,7 +189,14 @@ class Folder:
 
     def is_packed(self, module: str, *, lookup: bool = False) -> bool:
         """Whether the files (or, unread, the config) hold ``module`` packed. ``lookup``: it is an
-        embedding, of which configs do not speak."""
+        embedding, of which configs do not speak.
+
+        Raises Unsupported where the config does not tell, and the files cannot be read ahead."""
+        if self.method in TRANSLATED and self.headers is None:
+            raise Unsupported(
+                f"quant_method is {self.method}, whose config does not say what is packed, and the "
+                "headers of the files cannot be read: serve a folder of safetensors"
+            )
         if self.headers is not None:
             parts = self.parts_of(module)
             if self._stored is not None:

@@ -18,7 +18,7 @@ from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 from ladder.checkpoints.folder import QUANT_METHOD
 from ladder.checkpoints.layer import Stored, stored_as
 from ladder.checkpoints.shards import open_shards
-from ladder.checkpoints.source import FORMATS
+from ladder.checkpoints.source import FORMATS, TRANSLATED
 from ladder.errors import Unsupported
 from ladder.integrations.serving.config import FUSED, Answers
 from ladder.integrations.serving.stored import Folder
@@ -51,8 +51,15 @@ class LadderQuantizationConfig(Answers, QuantizationConfig):
     def override_quantization_method(
         cls, hf_quant_cfg: Mapping[str, Any] | None, user_quant: str | None
     ) -> str | None:
-        """Take folders of other formats only where the user asked for it."""
+        """Take folders of other formats only where the user asked for it.
+
+        Raises Unsupported for those that SGLang's models read by themselves."""
         method = str((hf_quant_cfg or {}).get("quant_method", "")).lower()
+        if user_quant == QUANT_METHOD and method in TRANSLATED:
+            raise Unsupported(
+                f"quant_method is {method}, whose tensors SGLang's models look for by themselves: "
+                "`ladder repack` makes a folder that ladder serves"
+            )
         return QUANT_METHOD if user_quant == QUANT_METHOD and method in FORMATS else None
 
     def apply_weight_name_mapper(self, hf_to_sglang_mapper: Any) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GPTQ, AWQ, FP8, ModelOpt and compressed-tensors folders, as they are, with ladder's kernels."""
+"""Folders of other packages, as they are, with ladder's kernels."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from ladder.checkpoints.activation_schemes import recorded, say_of_experts, say_
 from ladder.checkpoints.folder import StoredConfig
 from ladder.checkpoints.layer import Layer
 from ladder.checkpoints.model import file_names
-from ladder.checkpoints.source import FORMATS
+from ladder.checkpoints.source import FORMATS, METHODS, TRANSLATED
 from ladder.errors import CheckpointError, InvalidArgument, Unsupported
 from ladder.integrations.transformers.checkpoint import find_modules, read_headers
 from ladder.integrations.transformers.loading import ForeignLinear
 from ladder.integrations.transformers.quantizer import Quantizer
 from ladder.integrations.transformers.single_experts import open_experts
+from ladder.integrations.transformers.translated import TranslatedHfQuantizer
 from ladder.nn.dense_experts import STACKS
 from ladder.nn.linear import Linear
 from ladder.nn.select import dense_weight, packable
@@ -150,7 +151,7 @@ def mappings() -> Any:
 def enabled() -> tuple[str, ...]:
     """Methods whose folders load with ladder now."""
     known = mappings().AUTO_QUANTIZER_MAPPING
-    return tuple(m for m in FORMATS if hasattr(known.get(m), "ladder_replaces"))
+    return tuple(m for m in METHODS if hasattr(known.get(m), "ladder_replaces"))
 
 
 class _Enabled:
@@ -168,14 +169,13 @@ class _Enabled:
 
 
 def enable(*methods: str) -> _Enabled:
-    """Load unmodified GPTQ, AWQ, FP8 and compressed-tensors folders with ladder; optimum,
-    gptqmodel, autoawq and compressed-tensors are not needed.
+    """Load unmodified folders of other packages with ladder; these packages are not needed.
 
     Holds until :func:`disable`, or to the end of ``with enable("gptq"):``. Quantising *to* these
     formats is not possible meanwhile.
 
     Args:
-        methods: "gptq", "awq", "fp8", "compressed-tensors", "modelopt", "w4afp8"; none means all.
+        methods: of those in ``ladder.checkpoints.source.METHODS``; none means all.
     Raises:
         InvalidArgument: another method.
     """
@@ -188,7 +188,8 @@ def enable(*methods: str) -> _Enabled:
         # transformers does not know every method: w4afp8 is SGLang's, modelopt NVIDIA's.
         fields = {"method": method, "ladder_replaces": quantizers.get(method)}
         name = f"Ladder{method.upper().replace('-', '')}HfQuantizer"
-        quantizers[method] = type(name, (ForeignHfQuantizer,), fields)
+        kind = TranslatedHfQuantizer if method in TRANSLATED else ForeignHfQuantizer
+        quantizers[method] = type(name, (kind,), fields)
         configs[method] = _config_class(configs.get(method), method)
         changed.append(method)
     return _Enabled(tuple(changed))
@@ -208,6 +209,6 @@ def disable(*methods: str) -> None:
 
 def _known(methods: tuple[str, ...]) -> tuple[str, ...]:
     for method in methods:
-        if method not in FORMATS:
-            raise InvalidArgument(f'method is "{method}", not one of {", ".join(FORMATS)}')
-    return methods or tuple(FORMATS)
+        if method not in METHODS:
+            raise InvalidArgument(f'method is "{method}", not one of {", ".join(METHODS)}')
+    return methods or METHODS

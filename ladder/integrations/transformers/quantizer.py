@@ -15,6 +15,7 @@ from ladder.checkpoints.folder import StoredConfig
 from ladder.checkpoints.model import file_names
 from ladder.errors import InvalidArgument, Unsupported
 from ladder.integrations.transformers import guard
+from ladder.integrations.transformers.checkpoint import read_headers
 from ladder.integrations.transformers.config import LadderConfig
 from ladder.integrations.transformers.conversions import restore, spare
 from ladder.integrations.transformers.convolutions import LoadingConv2d
@@ -199,7 +200,7 @@ class LadderHfQuantizer(Quantizer):
     def _prepare(self, model: Any, files: Any) -> None:
         if self.pre_quantized:
             self._names, self._singles = swap_stored(
-                model, files, self.quantization_config.stored, self._plan
+                model, read_headers(files), self.quantization_config.stored, self._plan
             )
         else:
             self._choose(model)

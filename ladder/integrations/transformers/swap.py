@@ -10,12 +10,9 @@ import torch
 from torch import nn
 
 from ladder.checkpoints.folder import StoredConfig
+from ladder.checkpoints.layer import Stored
 from ladder.errors import CheckpointError, InvalidArgument, Unsupported
-from ladder.integrations.transformers.checkpoint import (
-    StoredModule,
-    find_modules,
-    read_headers,
-)
+from ladder.integrations.transformers.checkpoint import StoredModule, find_modules
 from ladder.integrations.transformers.convolutions import (
     swap_convolutions,
     swap_convolutions_by_config,
@@ -33,15 +30,17 @@ from ladder.weight import PARTS, Weight
 
 
 def swap_stored(
-    model: Any, files: Any, config: StoredConfig, plan: Plan | None
+    model: Any, headers: dict[str, Stored] | None, config: StoredConfig, plan: Plan | None
 ) -> tuple[dict[str, str], dict[str, SingleExperts]]:
     """Make room for what the files hold packed.
 
+    Args:
+        headers: of all tensors; None where the files are none of safetensors.
     Returns:
         The names in the files of linear modules, by those in the model; and the experts whose
         projections are packed one by one, by the names of their modules.
     """
-    headers, cut = read_headers(files), plan is not None
+    cut = plan is not None
     if headers is None:  # a state_dict, or pickled files: the config is all there is to go by
         skip = outputs(model)
         swap_experts_by_config(model, config, cut=cut)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""vLLM: ladder folders, and folders of GPTQ, AWQ, FP8 and compressed-tensors when asked, with
-ladder's kernels. docs/serving.md is the guide.
+"""vLLM: ladder folders, and folders of other packages when asked, with ladder's kernels.
+docs/serving.md is the guide.
 
 ``pip install`` is enough: vLLM finds :func:`register` by the entry point ``vllm.general_plugins``.
 """
@@ -16,20 +16,22 @@ _log = logging.getLogger("vllm.ladder")
 FIRST, UNTRIED = (0, 26), (0, 34)
 #: Words separated by commas; see :func:`asked`.
 VARIABLE = "LADDER_VLLM"
-WORDS = ("off", "any-version", "kernel", "gptq", "awq", "compressed-tensors", "fp8", "w4afp8")
+WORDS = (
+    "off", "any-version", "kernel",
+    "awq", "compressed-tensors", "fp8", "gptq", "modelopt", "mxfp4", "w4afp8",
+)  # fmt: skip
 
 
 def asked() -> frozenset[str]:
     """What the environment variable ``LADDER_VLLM`` asks for.
 
-    ============================== ============================================================
-    ``gptq``, ``awq``, ``fp8``,    take unmodified folders of this quant_method, as
-    ``compressed-tensors``,        ``--quantization ladder`` does for one engine
-    ``w4afp8``
-    ``kernel``                     come first among the kernels of vLLM's own methods
-    ``any-version``                register in a version of vLLM that has not been tried
-    ``off``                        do not register
-    ============================== ============================================================
+    =================== =======================================================================
+    ``gptq``, ``awq``,  take unmodified folders of this quant_method, as ``--quantization ladder``
+    ``mxfp4``, ...      does for one engine
+    ``kernel``          come first among the kernels of vLLM's own methods
+    ``any-version``     register in a version of vLLM that has not been tried
+    ``off``             do not register
+    =================== =======================================================================
     """
     words = {word.strip().lower() for word in os.environ.get(VARIABLE, "").split(",")} - {""}
     for word in sorted(words - {*WORDS}):

@@ -94,10 +94,12 @@ def without_stacks(
         if isinstance(method, ExpertsMethod):
             layers[method.prefix], folder = module, method.folder
     for name, tensor in weights:
-        called = folder.called(name) if folder is not None else None
+        ours = name if folder is None else folder.ours(name)
+        called = folder.called(ours) if folder is not None else None
         head, _, part = (called or "").rpartition(".")
         prefix, _, stack = head.rpartition(".")
-        if stack in STEMS and prefix in layers:
-            list(layers[prefix].load_weights([(f"{stack}.{part}", tensor)]))  # a generator
+        if folder is not None and stack in STEMS and prefix in layers:
+            mine = folder.translated(name, tensor)
+            list(layers[prefix].load_weights([(f"{stack}.{part}", mine)]))  # a generator
         else:
             yield name, tensor

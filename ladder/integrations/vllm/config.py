@@ -19,7 +19,7 @@ from vllm.model_executor.layers.vocab_parallel_embedding import (
 
 from ladder.checkpoints.folder import QUANT_METHOD
 from ladder.checkpoints.layer import stored_as
-from ladder.checkpoints.source import FORMATS
+from ladder.checkpoints.source import METHODS
 from ladder.integrations.serving.config import FUSED, Answers
 from ladder.integrations.serving.stored import Folder
 from ladder.integrations.vllm import asked
@@ -43,7 +43,7 @@ class LadderQuantizationConfig(Answers, QuantizationConfig):
     ) -> str | None:
         """Take folders of other formats only where the user asked for it."""
         method = str((hf_quant_cfg or {}).get("quant_method", "")).lower()
-        if method in FORMATS and (user_quant == QUANT_METHOD or method in asked()):
+        if method in METHODS and (user_quant == QUANT_METHOD or method in asked()):
             return QUANT_METHOD
         return None
 
