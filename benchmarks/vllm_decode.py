@@ -6,18 +6,23 @@
     python benchmarks/vllm_decode.py --shape 70b --layers 4,8 --engines fp16,marlin,ladder
     python benchmarks/vllm_decode.py --shape 70b --ranks 4 --engines marlin,ladder
     python benchmarks/vllm_decode.py --shape 30b-a3b --layers 12,24 --engines marlin,ladder
+    python benchmarks/vllm_decode.py --shape gpt-oss-20b --dtype bfloat16 \
+        --engines ladder:mxfp4,mxfp4,mxfp4:marlin
     python benchmarks/vllm_decode.py --engines ladder --ladder '{"fuse_gated_mlp": false}'
     python benchmarks/vllm_decode.py --dtype bfloat16 --engines \
         fp8,ladder:float8_e4m3+channel@float8_e4m3,w4afp8,ladder:int4@float8_e4m3
 
 Needs a GPU and vLLM. Weights are random, on the device (``load_format="dummy"``), so nothing is
-downloaded. Each engine has a process of its own, full CUDA graphs, and a line of its log that says
-which kernel runs: without that line its cell is an error. A decode step is the time of 136 tokens
+downloaded; vLLM's dummies leave codes as the memory was, which are random here. Each engine has a
+process of its own, full CUDA graphs, and a line of its log that says which kernel runs: without
+that line its cell is an error. A decode step is the time of 136 tokens
 a sequence less that of 8, by 128. ``ladder`` stands for ``ladder:uint4``; what follows the colon
 is a type, with groups of 128 where it has none of its own and ``+`` for its commas
 (``ladder:int8+channel``), and behind ``@`` what x is rounded to (``@float8_e4m3+fast_accum``).
 ``fp8``, ``int8`` (a scale for each row and token) and ``w4afp8`` are vLLM's own kernels of x of 8
-bits, ``mxfp4`` and ``nvfp4`` its own of such weights, all of compressed-tensors files.
+bits, ``mxfp4`` and ``nvfp4`` its own of such weights, all of compressed-tensors files. Of gpt-oss
+``mxfp4`` is the method of the published files, by what vLLM chooses for experts or, behind the
+colon, by the ``--moe-backend`` named.
 
 With ``--ranks`` the layers are cut over so many GPUs, and packing is not timed, which processes of
 vLLM's own do.
@@ -51,6 +56,9 @@ SHAPES = {
                 "num_attention_heads": 32, "num_key_value_heads": 4, "head_dim": 128,
                 "num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 768,
                 "norm_topk_prob": True},
+    "gpt-oss-20b": {"hidden_size": 2880, "intermediate_size": 2880, "num_hidden_layers": 24,
+                    "num_attention_heads": 64, "num_key_value_heads": 8, "head_dim": 64,
+                    "num_local_experts": 32, "num_experts_per_tok": 4, "vocab_size": 201088},
     # To try this program itself.
     "tiny": {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 2,
              "num_attention_heads": 4, "num_key_value_heads": 2},
@@ -59,6 +67,7 @@ _PROJECTIONS = [
     *(f"self_attn.{name}_proj" for name in "qkvo"),
     *(f"mlp.{name}_proj" for name in ("gate", "up", "down")),
 ]
+_DENSE_OF_GPT_OSS = ("self_attn", "mlp.router", "embed_tokens", "lm_head")
 _RIVALS = {
     "machete": "MacheteLinearKernel",
     "marlin": "MarlinLinearKernel",
@@ -107,6 +116,8 @@ def quantization(engine: str, shape: str) -> dict[str, Any] | None:
         }  # fmt: skip
         # Of experts vLLM does not ask whether they are listed.
         return config | {"modules_in_block_to_quantize": _PROJECTIONS}
+    if _is_gpt_oss(shape) and engine.startswith("mxfp4"):
+        return {"quant_method": "mxfp4", "modules_to_not_convert": [*_DENSE_OF_GPT_OSS]}
     if engine in _COMPRESSED:
         form, weights, activations = _COMPRESSED[engine]
         group = {"targets": ["Linear"], "weights": weights, "input_activations": activations}
@@ -118,10 +129,11 @@ def quantization(engine: str, shape: str) -> dict[str, Any] | None:
     from ladder.types import with_defaults
 
     weight, rounded = stored_types(engine)
-    # Routers of mixtures stay as they are in the files that rivals read.
+    # Routers of mixtures, and attention of gpt-oss, stay as they are in the files that rivals read.
+    dense = _DENSE_OF_GPT_OSS if _is_gpt_oss(shape) else ("lm_head", "mlp.gate")
     return StoredConfig(
         str(with_defaults(weight)),
-        modules_to_not_convert=("lm_head", "mlp.gate"),
+        modules_to_not_convert=dense,
         activation_type=rounded or None,
     ).to_dict()
 
@@ -147,8 +159,12 @@ def environment(engine: str) -> dict[str, str]:
     return {**os.environ, **fixed}
 
 
+def _is_gpt_oss(shape: str) -> bool:
+    return shape.startswith("gpt-oss")
+
+
 def _is_mixture(shape: str) -> bool:
-    return "num_experts" in SHAPES[shape]
+    return "num_experts" in SHAPES[shape] or _is_gpt_oss(shape)
 
 
 def expected(engine: str, shape: str, ladder: dict[str, Any]) -> list[str]:
@@ -157,6 +173,9 @@ def expected(engine: str, shape: str, ladder: dict[str, Any]) -> list[str]:
         # What vLLM 0.26 takes for experts of such weights.
         experts = [r"Using 'MARLIN' \w+ MoE backend"] if _is_mixture(shape) else []
         return [f"Using {_RIVALS[engine]}", *experts]
+    if _is_gpt_oss(shape) and engine.startswith("mxfp4"):
+        backend = engine.partition(":")[2]
+        return [rf"Using '{backend.upper() or 'TRITON'}' Mxfp4 MoE backend"]
     if engine in _COMPRESSED:
         return [_THEIR_KERNEL[engine]]
     if not engine.startswith("ladder"):
@@ -166,19 +185,19 @@ def expected(engine: str, shape: str, ladder: dict[str, Any]) -> list[str]:
     fuses = ladder.get("fuse_gated_mlp", True) and not _is_mixture(shape)
     products = [r"ladder: (\d+) of \1 layers of two parts give act\(gate\) \* up"] if fuses else []
     of = f".* of {rounded}" if rounded else ""
-    return [f"ladder: .* has kernels for 1 to{of}", *experts, *products]
+    linear = [] if _is_gpt_oss(shape) else [f"ladder: .* has kernels for 1 to{of}"]
+    return [*linear, *experts, *products]
 
 
 def write_model(folder: Path, shape: str, layers: int, engine: str, dtype: str) -> None:
-    from transformers import LlamaConfig, Qwen3MoeConfig
+    import transformers
 
-    fields = SHAPES[shape] | {"num_hidden_layers": layers}
-    kind = Qwen3MoeConfig if _is_mixture(shape) else LlamaConfig
-    config = kind(
-        **fields, vocab_size=32768, max_position_embeddings=8192, tie_word_embeddings=False
-    ).to_dict()
-    architecture = "Qwen3MoeForCausalLM" if _is_mixture(shape) else "LlamaForCausalLM"
-    config |= {"architectures": [architecture], "dtype": dtype}
+    fields = {"vocab_size": 32768, "max_position_embeddings": 8192, "tie_word_embeddings": False}
+    kind = "GptOss" if _is_gpt_oss(shape) else "Qwen3Moe" if _is_mixture(shape) else "Llama"
+    made = getattr(transformers, f"{kind}Config")(
+        **fields | SHAPES[shape] | {"num_hidden_layers": layers}
+    )
+    config = made.to_dict() | {"architectures": [f"{kind}ForCausalLM"], "dtype": dtype}
     if quantised := quantization(engine, shape):
         config["quantization_config"] = quantised
     (folder / "config.json").write_text(json.dumps(config))
@@ -193,7 +212,10 @@ def child(options: argparse.Namespace) -> None:
     packing = _time_packing() if engine.startswith("ladder") else lambda: 0.0
     from vllm import LLM, SamplingParams
 
+    _fill_codes()
     extra = {}
+    if _is_gpt_oss(options.shape) and engine.startswith("mxfp4:"):
+        extra["moe_backend"] = engine.partition(":")[2]
     if engine.startswith("ladder"):
         extra["additional_config"] = {"ladder": json.loads(options.ladder)}
     llm = LLM(
@@ -238,6 +260,28 @@ def child(options: argparse.Namespace) -> None:
     for length in _numbers(options.profile_prefill):
         out[f"profile_prefill_{length}"] = profile(lambda n=length: seconds(1, n, 1), host=True)
         print("RESULT", json.dumps(out), flush=True)
+
+
+def _fill_codes() -> None:
+    """Have vLLM's dummy weights be random where they are codes, too."""
+    from vllm.model_executor.model_loader import dummy_loader
+
+    theirs = dummy_loader.initialize_dummy_weights
+
+    def initialize(model: Any, *rest: Any, **more: Any) -> None:
+        import torch
+
+        theirs(model, *rest, **more)
+        for name, tensor in model.state_dict().items():
+            last = name.rpartition(".")[2]
+            if tensor.is_floating_point() or tensor.is_meta:
+                continue
+            if last.endswith("scale") and tensor.dtype == torch.uint8:  # e8m0
+                tensor.random_(112, 120)
+            elif last.endswith(("weight", "qweight", "weight_packed")):
+                tensor.view(torch.uint8).random_()
+
+    dummy_loader.initialize_dummy_weights = initialize
 
 
 def _time_packing() -> Any:

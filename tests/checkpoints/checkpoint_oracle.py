@@ -439,6 +439,25 @@ def mxfp4_stack(experts, n, k, *, seed=0) -> Stack:
     )
 
 
+def mxfp4_of(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The tensors of a ladder folder whose experts are stacks of mxfp4, as gpt-oss's published
+    folders have them: rows of gate and up in turn, codes as bytes. Others stay as they are."""
+    found = {}
+    for name, tensor in tensors.items():
+        head, _, part = name.rpartition(".")
+        if not head.endswith((".experts.gate_up", ".experts.down")):
+            found[name] = tensor
+            continue
+        if head.endswith(".gate_up"):
+            tensor = torch.stack(tensor.chunk(2, 1), 2).flatten(1, 2)
+        if part != "bias":
+            tensor = tensor.contiguous().view(torch.uint8)
+        if part == "qweight":
+            tensor = tensor.unflatten(2, (-1, 16))
+        found[f"{head}_proj_{'blocks' if part == 'qweight' else part}"] = tensor.contiguous()
+    return found
+
+
 def _fast_lines(codes: np.ndarray) -> torch.Tensor:
     """gemv_fast: 4 rows x 64 columns are 64 int16, the nibbles of a row in its kernel's order."""
     n, k = codes.shape

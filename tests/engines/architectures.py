@@ -6,6 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import checkpoint_oracle as oracle
 import models
 import torch
 from torch import Tensor
@@ -44,6 +45,16 @@ def dense(folder: Path, kind: str) -> Path:
     config = CONFIG_MAPPING[kind](**_SIZES | {"initializer_range": 0.12} | KINDS[kind][0])
     AutoModelForCausalLM.from_config(config).save_pretrained(folder)
     return folder
+
+
+def published(source: Path, folder: Path) -> tuple[Path, Path]:
+    """A gpt-oss whose experts are MXFP4, as the published folders have it, and the ladder folder of
+    the same values."""
+    ours = models.converted(source, folder / "ours", "mxfp4", skip=("self_attn", "lm_head"))
+    config = oracle.MXFP4 | {"modules_to_not_convert": ["self_attn", "router", "lm_head"]}
+    tensors = oracle.mxfp4_of(models.tensors_of(ours))
+    theirs = models.write(source, folder / "theirs", tensors, {"quantization_config": config})
+    return theirs, ours
 
 
 def dequantised(source: Path, folder: Path) -> Path:

@@ -10,6 +10,7 @@ import pickle
 import mixtures
 import pytest
 import torch
+from checkpoint_oracle import mxfp4_of
 from layers import (
     FUSED,
     SHAPES,
@@ -147,27 +148,11 @@ def test_a_stack_that_does_not_fit_is_refused(model):
         list(without_stacks(model, tensors.items()))
 
 
-def published(stacks) -> dict[str, torch.Tensor]:
-    """The tensors of ``stacks``, of mxfp4, as gpt-oss's published folders have them: rows of gate
-    and up in turn, codes as bytes."""
-    found = {}
-    for name, tensor in stacks.tensors().items():
-        head, _, part = name.rpartition(".")
-        if ".gate_up." in name:
-            tensor = torch.stack(tensor.chunk(2, 1), 2).flatten(1, 2)
-        if part == "qweight":
-            experts, n, words = tensor.shape
-            tensor = tensor.view(torch.uint8).reshape(experts, n, words // 4, 16)
-        if part == "scales":
-            tensor = tensor.view(torch.uint8)
-        called = {"qweight": "blocks"}.get(part, part)
-        found[f"{head}_proj_{called}"] = tensor.contiguous()
-    return found
-
-
+@pytest.mark.parametrize("method", ("mxfp4", "gpt_oss_mxfp4"))
 @pytest.mark.parametrize("mapped", (False, True))
-def test_the_published_stacks_of_gpt_oss_are_served(mapped, tmp_path):
-    """vLLM's own mapper has other names for these tensors, which ladder's do not become."""
+def test_the_published_stacks_of_gpt_oss_are_served(mapped, method, tmp_path):
+    """vLLM's own mapper has other names for these tensors, which ladder's do not become, and vLLM
+    another name for the method."""
     from vllm.config import get_current_vllm_config
     from vllm.model_executor.models.gpt_oss import GptOssForCausalLM
 
@@ -175,8 +160,8 @@ def test_the_published_stacks_of_gpt_oss_are_served(mapped, tmp_path):
 
     get_current_vllm_config().compilation_config.static_forward_context.clear()
     stacks = mixtures.Stacks("mxfp4", bias=True)
-    tensors = published(stacks) | {"model.norm.weight": torch.ones(3)}
-    folder = mixtures.write(tmp_path, tensors, {"quant_method": "mxfp4"})
+    tensors = mxfp4_of(stacks.tensors()) | {"model.norm.weight": torch.ones(3)}
+    folder = mixtures.write(tmp_path, tensors, {"quant_method": method})
     mapper = GptOssForCausalLM.hf_to_vllm_mapper if mapped else None
     model = mixtures.Model(folder, has_bias=True, mapper=mapper)
     assert dict(without_stacks(model, tensors.items())).keys() == {"model.norm.weight"}
