@@ -67,7 +67,7 @@ _PROJECTIONS = [
     *(f"self_attn.{name}_proj" for name in "qkvo"),
     *(f"mlp.{name}_proj" for name in ("gate", "up", "down")),
 ]
-_DENSE_OF_GPT_OSS = ("self_attn", "mlp.router", "embed_tokens", "lm_head")
+_DENSE_OF_GPT_OSS = ("self_attn", "attn", "mlp.router", "embed_tokens", "lm_head")
 _RIVALS = {
     "machete": "MacheteLinearKernel",
     "marlin": "MarlinLinearKernel",

@@ -263,6 +263,12 @@ bool rounds_no_product(const Problem& problem) {
   return smallest + scales_of(Scalar::e8m0).least >= linear_exponent(Scalar::bf16);
 }
 
+bool joins_powers(const Problem& problem) {
+  // Codes of e4m3 may be converted by an instruction, which knows no factor.
+  return rounds_no_product(problem) && decoding_kind(problem) == Decoding::Kind::fields &&
+         problem.weight.element != &element_of(Scalar::e4m3);
+}
+
 ScalePlace usual_scale_place(const Problem& problem) {
   if (problem.has_bytes_of_x()) return ScalePlace::sums;
   const bool one_step = problem.weight.scale && problem.group_size() == kStep;

@@ -237,7 +237,9 @@ Faults check(const Program& program, const UnpackFloat& i) {
   if (i.fields.converted) check_converted(program, i, faults);
   if (i.scales < 0) return faults;
   const Scalar scale = program.registers[i.scales].scalar;
-  if (scale != Scalar::e4m3) add(faults, "operands times scales of ", name_of(scale));
+  const bool powers = scale == Scalar::e8m0 && program.registers[i.to].scalar == Scalar::bf16;
+  if (scale != Scalar::e4m3 && !powers) add(faults, "operands times scales of ", name_of(scale));
+  if (powers && i.fields.factor == 1) add(faults, "scales of e8m0 that join no factor");
   check_group(program, i.scales, i.group, "scales", faults);
   return faults;
 }

@@ -112,8 +112,9 @@ struct ByteUnits {
 };
 ByteUnits byte_units(const Layout& a);
 ByteWord byte_word(const Layout& a, std::int64_t word, std::int64_t step);
-/// Floating formats: what `fields` makes of the code; times scales[group, row], in e4m3, where
-/// there are such.
+/// Floating formats: what `fields` makes of the code; times scales[group, row], in e4m3 or, of
+/// bf16, in e8m0, where there are such. By scales of e8m0 `fields` has a factor that is a bf16, and
+/// the result is rounded once.
 struct UnpackFloat {
   RegisterId to, from;
   Affine block, step;

@@ -42,27 +42,33 @@ std::string_view name_of(const ExpertProducts::Question& q) {
   return "?";
 }
 
-/// Items of a router that chooses at random, so that an expert's rows are binomial: the mean, and
-/// the standard deviation where the rows of all experts are known.
+// Of how much some experts of a layer are chosen more often than others, the coefficient of
+// variation. Routers of trained models favour some, and those of tuning do as these
+// (ladder/cuda/tune_experts.py).
+constexpr double kFavour = 0.5;
+
+/// Items of a router that favours experts at random: the rows of one have a negative binomial
+/// distribution. The mean, and the standard deviation where the rows of all experts are known.
 struct Expected {
   double mean, deviation;
 };
 Expected expected_items(std::int64_t rows, std::int64_t experts, std::int64_t of_item) {
   if (experts == 1) return {static_cast<double>(ceil_div(rows, of_item)), 0};
-  const double all = static_cast<double>(rows), p = 1 / static_cast<double>(experts);
-  const double mean = all * p, spread = mean * (1 - p), far = 10 * std::sqrt(spread) + 10;
-  const auto first = std::max<std::int64_t>(static_cast<std::int64_t>(mean - far), 0);
-  const auto last = std::min(static_cast<std::int64_t>(mean + far), rows);
-  double items = 0, squares = 0, with_rows = 0;
-  for (std::int64_t c = first; c <= last; ++c) {
+  const double mean = static_cast<double>(rows) / static_cast<double>(experts);
+  const double shape = 1 / (kFavour * kFavour), spread = mean + mean * mean / shape;
+  const auto last = std::min(static_cast<std::int64_t>(mean + 20 * std::sqrt(spread) + 20), rows);
+  double all = 0, items = 0, squares = 0, with_rows = 0;
+  for (std::int64_t c = 0; c <= last; ++c) {
     const double count = static_cast<double>(c);
-    const double likely =
-        std::exp(std::lgamma(all + 1) - std::lgamma(count + 1) - std::lgamma(all - count + 1) +
-                 count * std::log(p) + (all - count) * std::log1p(-p));
+    const double likely = std::exp(
+        std::lgamma(count + shape) - std::lgamma(shape) - std::lgamma(count + 1) +
+        shape * std::log(shape / (shape + mean)) + count * std::log(mean / (shape + mean)));
     const auto of_expert = static_cast<double>(ceil_div(c, of_item));
+    all += likely;
     items += likely * of_expert, squares += likely * of_expert * of_expert;
     with_rows += likely * of_expert * count;
   }
+  items /= all, squares /= all, with_rows /= all;    // few rows end before the distribution does
   const double together = with_rows - items * mean;  // covariance of items and rows
   const double variance = squares - items * items - together * together / spread;
   const auto n = static_cast<double>(experts);

@@ -49,6 +49,13 @@ constexpr const WayModel& model_of(Way way) { return kModels[static_cast<std::si
 // Those of a bulk copy come all at once, or by k-tiles; a cluster reads them once.
 constexpr double kActivations = 0.44, kByBulkCopy = 0.7, kByKTiles = 0.6, kSums = 0.3;
 
+/// Of the multiprocessors those that have a CTA where clusters of two or four CTAs, one on each,
+/// are all that runs: 124 of an H200's 132, which lie in groups of unlike size.
+constexpr double kInClusters = 124.0 / 132;
+/// Where items go over many rows, against the same kernels of one product: by mxfp4, 5760 x 2880
+/// and 2880 x 2880, 137 and 72 us where the model has 102 and 54.
+constexpr double kPersistentItems = 1.34;
+
 /// Overlap where look-ups wait for shared memory, or register stages of few tokens for fields of
 /// floats, which are chains of operations; the more so beside signals.
 constexpr double kOverlapOfChains = 2.5, kOverlapOfChainsApart = 2;

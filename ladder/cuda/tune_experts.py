@@ -27,6 +27,8 @@ _CALLS = 8
 #: Each schedule is timed so often, in turn with the others, and the least counts.
 _ROUNDS = 2
 _WARM_SECONDS = 0.05
+#: kFavour of csrc/runtime/expert_products.cpp.
+_FAVOUR = 0.5
 _log = logging.getLogger("ladder")
 
 
@@ -260,11 +262,13 @@ def _product(
 
 
 def _random_items(problem: Problem, of_item: int, seed: int) -> Tensor:
-    """The table of a router that chooses at random. torch's random numbers of the caller stay as
-    they are."""
+    """The table of a router that favours experts at random, as csrc/runtime/expert_products.cpp
+    expects it. torch's random numbers of the caller stay as they are."""
     stack, tokens = problem.gate_up, problem.tokens
-    source = torch.Generator(stack.images.device).manual_seed(seed)
-    odds = torch.rand(tokens, stack.experts, device=stack.images.device, generator=source)
-    ids = odds.topk(problem.of_token, dim=1).indices
+    source = torch.Generator().manual_seed(seed)
+    favour = torch._standard_gamma(torch.full((stack.experts,), 1 / _FAVOUR**2), generator=source)
+    # The k largest of log(favour) and a Gumbel number are k choices without replacement.
+    gumbel = -torch.rand(tokens, stack.experts, generator=source).log().neg().log()
+    ids = (favour.log() + gumbel).topk(problem.of_token, dim=1).indices.to(stack.images.device)
     x = torch.zeros(tokens, 8, dtype=problem.dtype, device=ids.device)
     return experts.route(x, ids, stack.experts, of_item)[1]

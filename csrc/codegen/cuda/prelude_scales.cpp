@@ -3,12 +3,15 @@
 
 #include "base/joined.h"
 #include "codegen/cuda/prelude.h"
+#include "codegen/emit/plain_functions.h"
 #include "expr/decoding.h"
 
 namespace ladder::cuda {
 
 std::string_view scale_prelude() {
-  return R"(// The scale whose code is bits 23 to 30 of `shifted`, times 2 - 2^-23, or 1 - 2^-23 for code 0: a
+  static const std::string text = joined(
+      codegen::kPowerFunctions,
+      R"(// The scale whose code is bits 23 to 30 of `shifted`, times 2 - 2^-23, or 1 - 2^-23 for code 0: a
 // product with (1/2 + 2^-24) times a power of two rounds to that power times 2^(code - 127).
 DEVICE float ones_e8m0(u32 shifted) { return fabsf(as_float(shifted | 0x007fffffu)); }
 // The codes in the low or the high half of a word.
@@ -47,7 +50,8 @@ DEVICE u32 bf16_of_f16(u32 both) { return pack_bf16(low_f16(both), high_f16(both
 DEVICE u32 scaled_bf16(u32 both, float factor) {
   return pack_bf16(low_f16(both) * factor, high_f16(both) * factor);
 }
-)";
+)");
+  return text;
 }
 
 // By the instruction, since __byte_perm masks its selector once more.

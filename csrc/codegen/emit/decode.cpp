@@ -101,7 +101,12 @@ void Emitter::unpack_float(const UnpackFloat& i) {
   const FloatFields& f = i.fields;
   if (f.converted) return convert_float(i);
   const FieldPlan& plan = field_plan(f.bits, f.place);
-  if (i.scales >= 0) scales_of_units(i.to, i.scales, i.group, f.factor);
+  const bool powers = i.scales >= 0 && reg(i.scales).scalar == Scalar::e8m0;
+  if (powers) {
+    powers_of_units(i);
+  } else if (i.scales >= 0) {
+    scales_of_units(i.to, i.scales, i.group, f.factor);
+  }
   for_each_pair(i, f.bits, [&](const std::string& to, int pair, std::int64_t first, int row) {
     std::string value = fields(i.from, first, plan, plan.pairs[pair]);
     if (f.halved || f.special != 0) {
@@ -123,6 +128,7 @@ void Emitter::unpack_float(const UnpackFloat& i) {
     }
     line("  ", to, " = ", value, ";", f.halved || f.special != 0 ? " }" : "");
   });
+  if (powers) large_powers_of_units(i);
 }
 
 void Emitter::convert_float(const UnpackFloat& i) {
@@ -136,6 +142,22 @@ void Emitter::convert_float(const UnpackFloat& i) {
     const bool bf16 = reg(i.to).scalar == Scalar::bf16;
     line("  ", to, " = ", bf16 ? "bf16_of_f16(" : "", halves, bf16 ? ");" : ";");
   });
+}
+
+/// Calls visit(unit, word, byte) with the word of `i.scales`, in e8m0, that holds the code of the
+/// unit's first row in that byte, and of the second in the next.
+template <class Visit>
+void Emitter::for_each_unit(const UnpackFloat& i, const Visit& visit) {
+  const Register& to = reg(i.to);
+  const auto units = operand_words(to.layout).units, slots = to.layout.slot_count() / units;
+  for (std::int64_t unit = 0; unit < units; ++unit) {
+    const auto row = to.layout(0, unit * slots)[1];
+    const auto slot = slot_of_row(i.scales, constant(i.group), row);
+    const auto next = slot_of_row(i.scales, constant(i.group), row + 8);
+    LADDER_CHECK(slot % 2 == 0 && next == slot + 1, "rows ", row, " and ", row + 8,
+                 " do not have scales side by side");
+    visit(unit, joined(reg(i.scales).name, "[", slot / 4, "]"), slot % 4);
+  }
 }
 
 // The scales of a unit's two rows, in the halves of one register, of bf16 times the factor.
@@ -166,6 +188,50 @@ void Emitter::scales_of_units(RegisterId of, RegisterId scales, const Affine& gr
       line("const u32 scales", unit, " = ", halves, ";");
     }
   }
+}
+
+namespace {
+
+/// Of a unit's rows, whose codes of e8m0 are bytes `at` and at + 1 of a word: the selector that
+/// puts them in the low bytes of its halves.
+std::string in_halves(std::int64_t at) {
+  return hex(0x4040u + static_cast<std::uint32_t>(at) * 0x101u + 0x100u);
+}
+
+}  // namespace
+
+// Of the seven low bits of their codes: the exponent of bf16 ends where the top bit would carry out
+// of it.
+void Emitter::powers_of_units(const UnpackFloat& i) {
+  const auto exponent = static_cast<std::uint32_t>(std::ilogb(i.fields.factor));
+  const auto first = (exponent << mantissa_bits(Scalar::bf16)) * 0x10001u;
+  for_each_unit(i, [&](std::int64_t unit, const std::string& word, std::int64_t at) {
+    line("const u32 scales", unit, " = (", dialect_.byte_perm, "(", word, " & 0x7f7f7f7fu, 0u, ",
+         in_halves(at), ") << ", mantissa_bits(Scalar::bf16), ") + ", hex(first), ";");
+  });
+}
+
+// Scales of 2 and more, which are rare, have the rest of their code in two products more.
+void Emitter::large_powers_of_units(const UnpackFloat& i) {
+  std::vector<std::string> words_of_codes;
+  for_each_unit(i, [&](std::int64_t, const std::string& word, std::int64_t) {
+    if (words_of_codes.empty() || words_of_codes.back() != word) words_of_codes.push_back(word);
+  });
+  std::string any;
+  for (const auto& word : words_of_codes) any += (any.empty() ? "" : " | ") + word;
+  line("if (((", any, ") & 0x80808080u) != 0) {");
+  for_each_unit(i, [&](std::int64_t unit, const std::string& word, std::int64_t at) {
+    line("  const u32 scales", unit, " = roots_above(", dialect_.byte_perm, "(", word, ", 0u, ",
+         in_halves(at), "));");
+  });
+  const auto of = operand_words(reg(i.to).layout);
+  for (std::int64_t w = 0; w < words(i.to); ++w) {
+    const auto to = joined(reg(i.to).name, "[", w, "]");
+    const auto root = scale_of_unit(of.words[w].row());
+    const auto once = product(Scalar::bf16, to, root);
+    line("  ", to, " = ", product(Scalar::bf16, once, root), ";");
+  }
+  line("}");
 }
 
 std::string Emitter::scale_of_unit(std::int64_t row) {

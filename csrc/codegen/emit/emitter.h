@@ -143,6 +143,10 @@ class Emitter {
   void scales_of_units(RegisterId of, RegisterId scales, const Affine& group, double factor);
   /// C++ for both halves of the scale of a row of an operand's tile, by parity of eight rows.
   static std::string scale_of_unit(std::int64_t row);
+  template <class Visit>
+  void for_each_unit(const UnpackFloat& i, const Visit& visit);
+  void powers_of_units(const UnpackFloat& i);
+  void large_powers_of_units(const UnpackFloat& i);
   void lookup(const Lookup& i);
   void fill_table(const FillTable& i);
   void fill_words(const FillWords& i);

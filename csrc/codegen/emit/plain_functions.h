@@ -40,6 +40,16 @@ DEVICE u32 halves_e4m3(u32 both) {
 }
 )";
 
+/// Beside products by powers of two whose exponents have 7 bits of the codes.
+inline constexpr std::string_view kPowerFunctions =
+    R"(// The root of what the top bit of a code of e8m0 stands for, 2^64 or 1, in bf16; 255 is NaN.
+DEVICE u32 root_above(u32 code) { return code < 128 ? 0x3f80u : code == 255 ? 0x7fc0u : 0x5f80u; }
+// Of the codes in both halves of a word.
+DEVICE u32 roots_above(u32 codes) {
+  return root_above(codes & 0xffu) | root_above(codes >> 16) << 16;
+}
+)";
+
 inline constexpr std::string_view kFnuzFunctions =
     R"(// Four numbers of e4m3 as e4m3fnuz of half each (layout/digits.h). The code of -0 is NaN there.
 DEVICE u32 unsigned_zeros(u32 bytes) {

@@ -247,7 +247,9 @@ DEVICE u32 pack_bf16(float low, float high) {
 }
 
 std::string_view scale_prelude() {
-  return R"(// The scale whose code is bits 23 to 30 of `shifted`, times 2 - 2^-23, or 1 - 2^-23 for code 0: a
+  static const std::string text = joined(
+      codegen::kPowerFunctions,
+      R"(// The scale whose code is bits 23 to 30 of `shifted`, times 2 - 2^-23, or 1 - 2^-23 for code 0: a
 // product with (1/2 + 2^-24) times a power of two rounds to that power times 2^(code - 127).
 DEVICE float ones_e8m0(u32 shifted) { return __builtin_fabsf(as_float(shifted | 0x007fffffu)); }
 // The codes in the low or the high half of a word. Those of a die may be of another format than
@@ -264,7 +266,8 @@ DEVICE u32 high_twice(u32 both) { return byte_perm(both, both, 0x3232u); }
 DEVICE u32 scaled_bf16(u32 both, float factor) {
   return pack_bf16(low_f16(both) * factor, high_f16(both) * factor);
 }
-)";
+)");
+  return text;
 }
 
 std::string_view tile_prelude() {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The space of schedules, and the choice.
 #include <algorithm>
+#include <optional>
 #include <sstream>
 
 #include "base/error.h"
@@ -8,6 +9,7 @@
 #include "layout/weight_image.h"
 #include "pipelines/schedule.h"
 #include "schedule/decisions.h"
+#include "schedule/fitted.h"
 
 namespace ladder {
 namespace {
@@ -53,7 +55,9 @@ DecodeSchedule persistent(const DecodeSchedule& s, const Decisions& decisions, i
                           std::int64_t places) {
   const Problem& problem = decisions.problem;
   const auto products = problem.products() + (problem.experts() ? problem.experts()->deviation : 0);
-  const auto of_product = std::max<std::int64_t>(places / (products * splits), 1);
+  const double share = problem.has_items() && splits > 1 ? fitted::kInClusters : 1;
+  const auto usable = static_cast<std::int64_t>(static_cast<double>(places) * share);
+  const auto of_product = std::max<std::int64_t>(usable / (products * splits), 1);
   DecodeSchedule out = s;
   auto& stages = std::get<weights::RegisterStages>(out.weights);
   stages.tiles_per_cta = static_cast<int>(ceil_div(s.tiles(problem.n), of_product));
@@ -203,12 +207,19 @@ std::vector<DecodeSchedule> decode_space(const Decisions& decisions, bool depend
   if (problem.m > kMostDecodeTokens) return all;
   const int tokens = tokens_of(decisions);
   // Operands with scales of wider groups are there to ask for: nothing measured favours them.
-  const bool both_places = usual_scale_place(problem) == ScalePlace::operands;
+  std::optional<ScalePlace> other_place;
+  if (usual_scale_place(problem) == ScalePlace::operands) {
+    other_place = ScalePlace::sums;
+  } else if (problem.groups() > 1 && joins_powers(problem)) {
+    other_place = ScalePlace::rounded;
+  }
   auto add = [&](DecodeSchedule schedule) {
     schedule.dependent_launch = dependent_launch;
     all.push_back(schedule);
-    if (!both_places) return;
-    schedule.scale_place = ScalePlace::sums;
+    if (!other_place ||
+        (other_place == ScalePlace::rounded && schedule.route != Route::multiply_add))
+      return;
+    schedule.scale_place = *other_place;
     all.push_back(schedule);
   };
   for (Route route : {Route::digits, Route::in_place, Route::multiply_add}) {

@@ -42,14 +42,16 @@ double read_again(const DecodeSchedule& s) {
 }
 
 /// Cycles in which a quarter of a multiprocessor issues the scaling of sums of 16 rows by 64
-/// columns, all of which count: they wait for the matrix instruction. 0 unless it was chosen where
-/// operands have the scales by themselves; other groups are wide, or have nothing to choose.
+/// columns, all of which count: they wait for the matrix instruction. 0 unless operands could have
+/// the scales; other groups are wide, or have nothing to choose.
 /// Two scales a lane and group: by SASS of nvfp4 six operations on integers, two conversions and
-/// two products, then a multiply-add for each of the four sums of eight tokens.
+/// two products, of mxfp4 as many, two sums begun anew in place of the conversions; then a
+/// multiply-add for each of the four sums of eight tokens.
 double scaled_sums_cycles(const Problem& problem, const DecodeSchedule& s) {
   const bool chosen =
       s.scale_place == ScalePlace::sums && usual_scale_place(problem) == ScalePlace::operands;
-  if (!chosen) return 0;
+  const bool usual = s.scale_place == ScalePlace::usual && joins_powers(problem);
+  if (problem.groups() == 1 || !(chosen || usual)) return 0;
   const double groups = static_cast<double>(kBlock) / static_cast<double>(problem.group_size());
   return groups * (6 * kIntegerCycles + 4 * kPackedCycles + s.tokens / 8 * 4 * kPackedCycles);
 }
@@ -76,7 +78,10 @@ Cost cost(const DecodeSchedule& s, const Decisions& decisions) {
       products * static_cast<double>(round_up(problem.n, kBlock) * round_up(problem.k, kBlock)) /
       1024;  // of 16 rows and 64 columns
   const double blocks = products * static_cast<double>(s.tiles(problem.n) * s.splits(problem.k));
-  const double per_device = blocks / device.multiprocessors;
+  const bool persistent_items = problem.has_items() && s.tiles_per_cta() > 1;
+  const bool clusters = s.reduction == Reduction::cluster;
+  const double per_device =
+      blocks / (device.multiprocessors * (persistent_items && clusters ? kInClusters : 1));
   const double moved =
       carried.from_l2 * (read_again(s) * static_cast<double>(problem.m * s.cta_columns() *
                                                              bytes_of(problem.activation())) +
@@ -103,10 +108,11 @@ Cost cost(const DecodeSchedule& s, const Decisions& decisions) {
   const double resident = std::min<double>(s.ctas_per_sm, std::ceil(per_device));
   const double warps = resident * s.warps_n * s.warps_k;
   double uneven = std::min(std::ceil(per_device) / per_device, 2.0), uneven_power = way.uneven;
-  if (problem.has_items() && s.tiles_per_cta() > 1) {
+  if (persistent_items) {
     // CTAs that go over many rows do not share what is left, and some of a product have fewer.
     const double rows = static_cast<double>(s.tiles(problem.n) * s.tiles_per_cta() * s.tile_rows());
-    uneven = std::ceil(per_device) / per_device * rows / static_cast<double>(problem.n);
+    uneven = std::ceil(per_device) / per_device * rows / static_cast<double>(problem.n) *
+             kPersistentItems;
     uneven_power = 1;
   }
   const double tail = std::ceil(waves) / waves;

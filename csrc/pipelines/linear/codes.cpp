@@ -201,10 +201,13 @@ void LinearLowering::decode_step(Body& body) {
                         reads_ones()});
       break;
     }
-    case Decoding::Kind::fields:
+    case Decoding::Kind::fields: {
+      const bool joins = decoding_.scaled && (!decoding_.rounded || joins_powers(problem_));
       emit(body, UnpackFloat{o.a, words_, o.block, o.in_block, decoding_.fields,
-                             decoding_.scaled && !decoding_.rounded ? scale_rows() : -1, o.group});
+                             joins ? scale_rows() : -1, o.group});
+      if (joins) return;
       break;
+    }
     case Decoding::Kind::table:
       emit(body, Lookup{o.a, words_, o.block, o.in_block, problem_.weight.bits, table_});
       break;

@@ -145,6 +145,7 @@ std::string bytes_objection(const Problem& problem, const MatrixInstruction& row
 }  // namespace
 
 std::int64_t fewest_of_rounded(const Problem& problem) {
+  if (joins_powers(problem)) return 1;
   return rounds_no_product(problem) ? kFewestOfTiles : 65;
 }
 

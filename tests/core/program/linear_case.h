@@ -36,8 +36,8 @@ struct LinearCase {
   std::int64_t m;
   ProblemData data;
 
-  /// Activations in {-2 .. 2}, scales of a quarter to one, small integers as zero points, a bias of
-  /// integers: every partial sum is exact when the values of the codes are.
+  /// Activations in {-2 .. 2}, scales of a quarter to one, of e8m0 to four, small integers as zero
+  /// points, a bias of integers: every partial sum is exact when the values of the codes are.
   static LinearCase integers(const Problem& problem, std::int64_t m, unsigned seed = 1) {
     std::mt19937 random(seed);
     LinearCase out{problem, m, {}};
@@ -62,8 +62,11 @@ struct LinearCase {
       data.x_scales.push_back(std::ldexp(1.0f, -static_cast<int>(random() % 3)));
     }
     for (std::int64_t i = 0; i < groups && problem.weight.scale; ++i) {
-      data.scales.push_back(
-          to_bits(*problem.weight.scale, std::ldexp(1.0, -static_cast<int>(random() % 3))));
+      // Of e8m0 also from 2 on, which kernels may multiply otherwise.
+      const auto drawn = static_cast<int>(random());
+      const int exponent =
+          problem.weight.scale == Scalar::e8m0 ? 2 - std::abs(drawn % 5) : -std::abs(drawn % 3);
+      data.scales.push_back(to_bits(*problem.weight.scale, std::ldexp(1.0, exponent)));
     }
     for (std::int64_t i = 0; i < groups && problem.weight.stored_zero != Zero::none; ++i) {
       // 2^bits itself is a zero point of GPTQ, where a byte holds it.

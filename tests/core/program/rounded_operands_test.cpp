@@ -134,13 +134,15 @@ TEST(RoundedOperands, are_refused_where_they_would_not_be_the_dequantised_weight
   EXPECT_EQ(refused("uint4,group=64,scale=float16", Scalar::f16, 64),
             "operands are rounded from 65 tokens on, not at 64");
   // Powers of two leave the bits of a value.
-  EXPECT_EQ(refused("mxfp4", Scalar::bf16, 17), "");
+  EXPECT_EQ(refused("mxint8", Scalar::bf16, 17), "");
+  EXPECT_EQ(refused("mxint8", Scalar::bf16, 16),
+            "operands are rounded from 17 tokens on, not at 16");
+  // One product takes them and the factor of the fields.
+  EXPECT_EQ(refused("mxfp4", Scalar::bf16, 1), "");
   // 2^-9 times 2^-127 is less than bfloat16's least number, of a table more bits.
   for (const char* type : {"float8_e4m3,group=32,scale=e8m0", "nf4,group=32,scale=e8m0"}) {
     EXPECT_EQ(refused(type, Scalar::bf16, 17), "operands are rounded from 65 tokens on, not at 17");
   }
-  EXPECT_EQ(refused("mxfp4", Scalar::bf16, 16),
-            "operands are rounded from 17 tokens on, not at 16");
   EXPECT_EQ(refused("uint4,group=64,scale=float16", Scalar::bf16, 65), "scales of f16 are no bf16");
   EXPECT_EQ(refused("mxfp4", Scalar::f16, 65), "scales of e8m0 are no f16");
   EXPECT_EQ(refused("uint4", Scalar::f16, 65), "no scales for operands");

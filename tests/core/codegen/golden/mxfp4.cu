@@ -1,6 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // y[m<=8, n=64] bf16 = sum k=128: x[m, k] bf16 * s[n, k/32] e8m0 * float4_e2m1[n, k]
 // tokens 8, warps 1x1, blocks 1, k-tiles 2, stages 2, none, multiply_add, 1 per multiprocessor
+// The root of what the top bit of a code of e8m0 stands for, 2^64 or 1, in bf16; 255 is NaN.
+DEVICE u32 root_above(u32 code) { return code < 128 ? 0x3f80u : code == 255 ? 0x7fc0u : 0x5f80u; }
+// Of the codes in both halves of a word.
+DEVICE u32 roots_above(u32 codes) {
+  return root_above(codes & 0xffu) | root_above(codes >> 16) << 16;
+}
 // The scale whose code is bits 23 to 30 of `shifted`, times 2 - 2^-23, or 1 - 2^-23 for code 0: a
 // product with (1/2 + 2^-24) times a power of two rounds to that power times 2^(code - 127).
 DEVICE float ones_e8m0(u32 shifted) { return fabsf(as_float(shifted | 0x007fffffu)); }
