@@ -15,6 +15,7 @@ from torch import Tensor
 
 from ladder.checkpoints import (
     awq,
+    bitsandbytes,
     compressed_tensors,
     fp8,
     gptq,
@@ -44,6 +45,7 @@ from ladder.weight import PARTS, Weight
 #: quant_method -> the module that reads it. To add a checkpoint format, add its row.
 FORMATS: dict[str, ModuleType] = {
     "awq": awq,
+    "bitsandbytes": bitsandbytes,
     "compressed-tensors": compressed_tensors,
     "fp8": fp8,
     "gptq": gptq,
