@@ -14,6 +14,7 @@ from typing import Any
 from torch import Tensor
 
 from ladder.checkpoints import (
+    auto_round,
     awq,
     bitsandbytes,
     compressed_tensors,
@@ -44,11 +45,13 @@ from ladder.weight import PARTS, Weight
 
 #: quant_method -> the module that reads it. To add a checkpoint format, add its row.
 FORMATS: dict[str, ModuleType] = {
+    "auto-round": auto_round,
     "awq": awq,
     "bitsandbytes": bitsandbytes,
     "compressed-tensors": compressed_tensors,
     "fp8": fp8,
     "gptq": gptq,
+    "intel/auto-round": auto_round,
     "modelopt": modelopt,
     "w4afp8": w4afp8,
 }
