@@ -16,6 +16,7 @@ from torch import Tensor
 from ladder.checkpoints import (
     auto_round,
     awq,
+    bitnet,
     bitsandbytes,
     compressed_tensors,
     fp8,
@@ -47,6 +48,7 @@ from ladder.weight import PARTS, Weight
 FORMATS: dict[str, ModuleType] = {
     "auto-round": auto_round,
     "awq": awq,
+    "bitnet": bitnet,
     "bitsandbytes": bitsandbytes,
     "compressed-tensors": compressed_tensors,
     "fp8": fp8,
