@@ -23,6 +23,7 @@ from ladder.checkpoints import (
     gptq,
     modelopt,
     mxfp4,
+    quark,
     w4afp8,
 )
 from ladder.checkpoints.layer import (
@@ -55,6 +56,7 @@ FORMATS: dict[str, ModuleType] = {
     "gptq": gptq,
     "intel/auto-round": auto_round,
     "modelopt": modelopt,
+    "quark": quark,
     "w4afp8": w4afp8,
 }
 #: quant_method of folders whose tensors are a ladder folder's by other names
