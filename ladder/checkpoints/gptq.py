@@ -59,7 +59,8 @@ class Config:
 
     ``v1_zeros`` says how zero - 1 is undone in v1. Writers differ where a zero is 0: "word" is the
     inverse of GPTQModel, which subtracts from whole 32-bit words; "field" adds one to each field
-    alone, modulo 2**bits, as AutoGPTQ's kernels do. They agree when no zero is 0.
+    alone, modulo 2**bits, as AutoGPTQ's kernels do; "uncut" is "field" without the modulo, as
+    AutoRound does. They agree when no zero is 0.
     """
 
     bits: int
@@ -230,7 +231,12 @@ def _zeros(qzeros: Tensor, layer: Layer) -> Tensor:
         qzeros = ((qzeros.long() + ones + (1 << 31)) % (1 << 32) - (1 << 31)).int()
     zeros = _fields(qzeros.contiguous(), layer.n, layer)
     if minus_one and not whole_word:
-        zeros = (zeros + 1) & ((1 << bits) - 1)
+        if config.v1_zeros != "uncut":
+            zeros = (zeros + 1) & ((1 << bits) - 1)
+        elif bits == 8 and not zeros.is_meta and bool((zeros == 255).any()):
+            fail(f"{layer.name}.qzeros", " has a zero of 256, and zeros are at most 255")
+        else:
+            zeros = zeros + 1
     return zeros.t().contiguous()
 
 

@@ -12,6 +12,12 @@ pure:
     side(tensors, layer)               scales, zeros and g_idx, canonical and checked; small
     words(qweight, layer, rows)        the codes of some rows, packed canonically; large
 
+``PARTS``, the names that parts can have, and where the default does not fit
+
+    SHAPE_PARTS, columns_said(tensor)  parts that say [N, K], and K by one of them; else
+                                       ``weight_shape`` does, where there is one
+    NOT_SERVED                         why vLLM and SGLang cannot load its folders as they are
+
 ``stored`` and ``tensors`` map a part ("qweight", "scales", ...) to what is known of it. ``k`` is K
 where the caller knows it, as in_features of a model: rows of whole words leave it open.
 
@@ -34,7 +40,7 @@ int8 of fewer bits). Of the codes it takes any rows. It gives one of
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, NoReturn
 
@@ -173,8 +179,27 @@ def is_embedding(module: str) -> bool:
     return any(last.startswith(word) for word in _EMBEDDINGS) or last.endswith("embeddings")
 
 
-def columns_said(shape: Tensor) -> int | None:
-    """K by a tensor that is to hold [N, K], None where it holds something else."""
+def split(name: str, parts: Collection[str]) -> tuple[str, str]:
+    """Module and part of a tensor called ``name``, of a format whose parts are ``parts``: by its
+    last dot, where it ends with none of those that have dots themselves."""
+    dotted = (part for part in parts if "." in part and name.endswith(f".{part}"))
+    module, _, part = name.rpartition(".")
+    if (found := next(dotted, None)) is not None:
+        module, part = name.removesuffix(f".{found}"), found
+    return module, part
+
+
+def shape_part(format: Any, parts: Collection[str]) -> str | None:
+    """Which of ``parts`` says [N, K], of formats that have such a one."""
+    said = getattr(format, "SHAPE_PARTS", ("weight_shape",))
+    return next((part for part in said if part in parts), None)
+
+
+def columns_said(format: Any, shape: Tensor) -> int | None:
+    """K by a tensor that is to say [N, K], None where it says something else."""
+    if hasattr(format, "columns_said"):
+        k: int | None = format.columns_said(shape)
+        return k
     fits = tuple(shape.shape) == (2,) and not shape.is_floating_point()
     return int(shape[1]) if fits else None
 
@@ -351,7 +376,8 @@ def unpack_layer(format: Any, tensors: Mapping[str, Tensor], config: Any, name: 
         CheckpointError: as ``measure`` and ``side``.
     """
     tensors = {part: tensors[part] for part in format.PARTS if part in tensors}
-    k = columns_said(tensors["weight_shape"]) if "weight_shape" in tensors else None
+    shape = shape_part(format, tensors)
+    k = None if shape is None else columns_said(format, tensors[shape])
     layer = format.measure(stored(tensors), config, name, k)
     codes = tensors[format.codes_part(tensors)]
     return assemble(layer, format.side(tensors, layer), format.words(codes, layer, slice(None)))

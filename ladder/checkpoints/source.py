@@ -13,7 +13,19 @@ from typing import Any
 
 from torch import Tensor
 
-from ladder.checkpoints import awq, compressed_tensors, fp8, gptq, modelopt, mxfp4, w4afp8
+from ladder.checkpoints import (
+    auto_round,
+    awq,
+    bitnet,
+    bitsandbytes,
+    compressed_tensors,
+    fp8,
+    gptq,
+    modelopt,
+    mxfp4,
+    quark,
+    w4afp8,
+)
 from ladder.checkpoints.layer import (
     Layer,
     Side,
@@ -23,7 +35,9 @@ from ladder.checkpoints.layer import (
     fail,
     is_embedding,
     refuse_bare_codes,
+    shape_part,
     spans,
+    split,
     stored_as,
 )
 from ladder.checkpoints.shards import ShardSet, open_shards, read_json
@@ -33,11 +47,16 @@ from ladder.weight import PARTS, Weight
 
 #: quant_method -> the module that reads it. To add a checkpoint format, add its row.
 FORMATS: dict[str, ModuleType] = {
+    "auto-round": auto_round,
     "awq": awq,
+    "bitnet": bitnet,
+    "bitsandbytes": bitsandbytes,
     "compressed-tensors": compressed_tensors,
     "fp8": fp8,
     "gptq": gptq,
+    "intel/auto-round": auto_round,
     "modelopt": modelopt,
+    "quark": quark,
     "w4afp8": w4afp8,
 }
 #: quant_method of folders whose tensors are a ladder folder's by other names
@@ -54,8 +73,6 @@ FALLBACKS = {
 }
 #: An older key of config.json for quantization_config, and whose it is.
 OLD_KEY, _OLD_METHOD = "compression_config", "compressed-tensors"
-#: A tensor that says [N, K], of formats that have it.
-_SHAPE = "weight_shape"
 
 
 @dataclass(frozen=True)
@@ -116,7 +133,9 @@ class Source:
             fail(f"{module}.{self.codes(module)}", " is there, but quantization_config leaves ",
                  module, " unquantised")  # fmt: skip
         parts = _stored(self.shards, module, self.modules[module])
-        k = columns_said(self._read(module, {_SHAPE})[_SHAPE]) if _SHAPE in parts else None
+        shape, k = shape_part(self.format, parts), None
+        if shape is not None:
+            k = columns_said(self.format, self._read(module, {shape})[shape])
         return self.format.measure(parts, settings, module, k)
 
     def codes(self, module: str) -> str:
@@ -254,7 +273,7 @@ def _stored(shards: ShardSet, module: str, parts: Iterable[str]) -> dict[str, St
 def _modules(shards: ShardSet, form: ModuleType) -> dict[str, tuple[str, ...]]:
     stored: dict[str, set[str]] = {}
     for name in shards.home:
-        module, _, part = name.rpartition(".")
+        module, part = split(name, form.PARTS)
         stored.setdefault(module, set()).add(part)
     modules = {}
     for module, parts in sorted(stored.items()):

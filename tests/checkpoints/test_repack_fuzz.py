@@ -20,6 +20,7 @@ from checkpoint_oracle import (
 )  # fmt: skip
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from more_oracles import BITNET, INT8, NF4, bitnet, bnb, llm_int8, quark, quark_settings, told
 
 from ladder.checkpoints import repack
 from ladder.checkpoints.header import read_header
@@ -28,7 +29,9 @@ from ladder.errors import LadderError
 GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 32, "dynamic": {"-:norm": {}}}
 AWQ = {"quant_method": "awq", "bits": 4, "group_size": 32, "version": "gemm"}
 COMPRESSED = compressed_settings(symmetric=False, order=True)
-KINDS = ["gptq", "awq", "compressed", "fp8"]
+AUTO_ROUND = GPTQ | {"quant_method": "auto-round", "packing_format": "auto_round:auto_gptq"}
+QUARK = quark_settings("fp4", "per_group", x={"is_dynamic": True})
+KINDS = ["gptq", "awq", "compressed", "fp8", "auto-round", "bitnet", "nf4", "int8", "quark"]
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +45,12 @@ def folders():
         packed = tensors_of({"a": compressed(32, 64, symmetric=False, order=True)})
         write_folder(Path(top, "compressed"), COMPRESSED, [packed])
         write_folder(Path(top, "fp8"), fp8_settings(), [tensors_of({"a": fp8(32, 64)})])
+        packed = tensors_of({"a": gptq(32, 64, g_idx=False)})
+        write_folder(Path(top, "auto-round"), AUTO_ROUND, [packed])
+        write_folder(Path(top, "bitnet"), BITNET, [tensors_of({"a": bitnet(32, 64)})])
+        write_folder(Path(top, "nf4"), NF4, [tensors_of({"a": bnb(8, 64, nested=True)})])
+        write_folder(Path(top, "int8"), INT8, [tensors_of({"a": llm_int8(8, 64)})])
+        write_folder(Path(top, "quark"), QUARK, [tensors_of({"a": quark(8, 64, "fp4")})])
         yield top
 
 
@@ -89,14 +98,18 @@ words = st.sampled_from(["gptq", "gptq_v2", "gptq_p", "awq", "gemm", "gemv", "ge
 keys = [
     "quant_method", "bits", "group_size", "format", "checkpoint_format", "version", "dynamic",
     "sym", "desc_act", "backend", "zero_point", "modules_to_not_convert", "pack_dtype",
-    "weight_block_size", "activation_scheme", "ignored_layers", "fmt",
+    "weight_block_size", "activation_scheme", "ignored_layers", "fmt", "packing_format",
+    "extra_config", "data_type", "act_bits", "linear_class", "quantization_mode", "use_rms_norm",
+    "load_in_4bit", "load_in_8bit", "bnb_4bit_quant_type", "global_quant_config", "export",
+    "layer_quant_config", "kv_cache_quant_config", "exclude", "algo_config",
 ]  # fmt: skip
 
 
 @settings(max_examples=120, deadline=None)
 @given(
-    st.sampled_from(["gptq", "awq", "fp8"]), st.dictionaries(st.sampled_from(keys), values | words)
-)  # fmt: skip
+    st.sampled_from([kind for kind in KINDS if kind != "compressed"]),
+    st.dictionaries(st.sampled_from(keys), values | words),
+)
 def test_any_settings_give_a_typed_error_or_a_whole_result(folders, kind, changes):
     with tempfile.TemporaryDirectory() as top:
         source = Path(top, "src")
@@ -167,6 +180,53 @@ def test_any_shapes_of_fp8_give_a_typed_error_or_a_whole_result(data):
     with tempfile.TemporaryDirectory() as top:
         config |= {"weight_block_size": block}
         repack_damaged(write_folder(Path(top, "src"), config, [tensors]))
+
+
+quark_keys = ["dtype", "qscheme", "group_size", "scale_format", "is_dynamic", "symmetric",
+              "is_scale_quant", "weight", "input_tensors", "output_tensors", "bias"]  # fmt: skip
+quark_words = st.sampled_from(["fp8_e4m3", "int8", "fp4", "per_tensor", "per_group", "e8m0"])
+
+
+@settings(max_examples=120, deadline=None)
+@given(*[st.dictionaries(st.sampled_from(quark_keys), values | quark_words) for _ in range(3)])
+def test_any_spec_of_quark_gives_a_typed_error_or_a_whole_result(folders, module, weights, inputs):
+    with tempfile.TemporaryDirectory() as top:
+        source = Path(top, "src")
+        shutil.copytree(Path(folders, "quark"), source)
+        config = json.loads((source / "config.json").read_text())
+        usual = config["quantization_config"]["global_quant_config"]
+        usual["weight"] |= weights
+        usual["input_tensors"] |= inputs
+        usual |= module
+        (source / "config.json").write_text(json.dumps(config))
+        repack_damaged(source)
+
+
+@settings(max_examples=120, deadline=None)
+@given(st.data())
+def test_any_parts_of_bitsandbytes_give_a_typed_error_or_a_whole_result(data):
+    """Parts left out, of other shapes and dtypes, and states with other fields."""
+    nested = data.draw(st.booleans())
+    tensors = bnb(8, 64, nested=nested, blocksize=32).tensors
+    dtypes = [torch.uint8, torch.float32, torch.float16, torch.int8, torch.int64]
+    for part in data.draw(st.lists(st.sampled_from(sorted(tensors)), max_size=2, unique=True)):
+        shape = data.draw(st.lists(st.sampled_from([0, 1, 2, 8, 16, 64, 256]), max_size=3))
+        tensors[part] = torch.ones(shape, dtype=data.draw(st.sampled_from(dtypes)))
+    for part in data.draw(st.lists(st.sampled_from(sorted(tensors)), max_size=2, unique=True)):
+        del tensors[part]
+    fields = {"quant_type": "nf4", "blocksize": 32, "dtype": "float16", "shape": [8, 64]}
+    fields |= (
+        {"nested_blocksize": 256, "nested_dtype": "float32", "nested_offset": 0.5} if nested else {}
+    )
+    sizes = st.integers(1, 1 << 70)
+    fields |= data.draw(
+        st.dictionaries(st.sampled_from(sorted(fields)), values | sizes, max_size=2)
+    )
+    if data.draw(st.integers(0, 3)):
+        tensors["weight.quant_state.bitsandbytes__nf4"] = told(fields)
+    with tempfile.TemporaryDirectory() as top:
+        stored = {f"a.{part}": tensor for part, tensor in tensors.items()}
+        repack_damaged(write_folder(Path(top, "src"), NF4, [stored]))
 
 
 @settings(max_examples=60, deadline=None)

@@ -80,6 +80,18 @@ def foreign_folder(dense: Path, folder: Path, draw, settings, skip=("lm_head",))
     return folder, model
 
 
+def check_equal(model, expected):
+    """Every weight to the bit, and so the dense model's logits."""
+    from ladder.integrations.transformers import dense
+
+    for name, linear in expected.model.named_modules():
+        if isinstance(linear, torch.nn.Linear):
+            module = model.model.get_submodule(name)
+            if isinstance(module, ladder.Linear):
+                assert torch.equal(module.packed_weight.dequantize(), linear.weight), name
+    assert torch.equal(logits(dense(model)), logits(expected))
+
+
 def built(family, **options):
     """A random model with packed layers; biases where the family has them."""
     import transformers

@@ -13,6 +13,7 @@ import pytest
 import torch
 from checkpoint_oracle import awq, gptq
 from hf_models import ROOT, TINY, foreign_folder, load
+from more_oracles import BITNET, NF4, bitnet, bnb
 from parallel_cases import STYLES, WEIGHTS, enabled, kind, layer, observed, share
 from safetensors.torch import load_file
 
@@ -73,10 +74,15 @@ def folders(tmp_path_factory):
     def asymmetric(n, k, seed):
         return awq(n, k, seed=seed, version="gemm")
 
+    def nested(n, k, seed):
+        return bnb(n, k, seed=seed, nested=True, blocksize=32)
+
     act_order = {"quant_method": "gptq", "bits": 4, "group_size": 32, "desc_act": True}
     foreign_folder(tied, root / "gptq", ordered, act_order)
     settings = {"quant_method": "awq", "bits": 4, "group_size": 32, "version": "gemm"}
     foreign_folder(tied, root / "awq", asymmetric, settings)
+    foreign_folder(tied, root / "nf4", nested, NF4)
+    foreign_folder(tied, root / "bitnet", bitnet, BITNET)
     with enable("gptq"):
         load(root / "gptq").save_pretrained(root / "act_order")
     return {
@@ -85,6 +91,8 @@ def folders(tmp_path_factory):
         "act_order": {"folder": root / "act_order"},
         "gptq": {"folder": root / "gptq", "enable": "gptq"},
         "awq": {"folder": root / "awq", "enable": "awq"},
+        "nf4": {"folder": root / "nf4", "enable": "bitsandbytes"},
+        "bitnet": {"folder": root / "bitnet", "enable": "bitnet"},
     }
 
 
@@ -171,7 +179,7 @@ def test_compiled_layers_compute_the_same(runs):
     assert all(found["compiled"] for found in present(runs, 2).ranks)
 
 
-MODELS = ("mixed", "tied", "act_order", "gptq", "awq")
+MODELS = ("mixed", "tied", "act_order", "gptq", "awq", "nf4")
 of_models = pytest.mark.parametrize(
     ("size", "model"), [*((2, model) for model in MODELS), (4, "mixed")]
 )
@@ -188,7 +196,10 @@ def test_several_processes_compute_what_one_computes(runs, one, size, model):
         assert torch.equal(found.tokens, expected.tokens)
 
 
-@of_models
+# Each process rounds its own columns of x to int8, so that bitnet does not compute the same.
+@pytest.mark.parametrize(
+    ("size", "model"), [*((2, model) for model in (*MODELS, "bitnet")), (4, "mixed")]
+)
 def test_several_processes_save_the_whole_folder_bit_by_bit(runs, one, size, model):
     both = one[model].saved, present(runs, size).folder / model
     expected, found = (load_file(folder / "model.safetensors") for folder in both)

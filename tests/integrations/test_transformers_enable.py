@@ -9,12 +9,12 @@ import pytest
 import torch
 from checkpoint_oracle import awq, compressed, compressed_settings, gptq
 from hf_mixtures import fresh
-from hf_models import edit_config, edit_tensors, foreign_folder, load, logits
+from hf_models import check_equal, edit_config, edit_tensors, foreign_folder, load, logits
 
 import ladder
 from ladder.checkpoints import METHODS
 from ladder.errors import CheckpointError, InvalidArgument, Unsupported
-from ladder.integrations.transformers import dense, disable, enable, enabled
+from ladder.integrations.transformers import disable, enable, enabled
 
 Q_PROJ = "model.layers.0.self_attn.q_proj"
 
@@ -133,16 +133,6 @@ def test_a_quantised_embedding_is_refused(foreign):
     edit_tensors(folder, change)
     with enable(), pytest.raises(Unsupported, match="embed_tokens is a quantised embedding"):
         load(folder)
-
-
-def check_equal(model, expected):
-    """Every weight to the bit, and so the dense model's logits."""
-    for name, linear in expected.model.named_modules():
-        if isinstance(linear, torch.nn.Linear):
-            module = model.model.get_submodule(name)
-            if isinstance(module, ladder.Linear):
-                assert torch.equal(module.packed_weight.dequantize(), linear.weight), name
-    assert torch.equal(logits(dense(model)), logits(expected))
 
 
 def test_a_module_that_dynamic_leaves_out_stays_dense(foreign):

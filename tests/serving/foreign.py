@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import checkpoint_oracle as oracle
+import more_oracles
 import numpy as np
 import torch
 from layers import SHAPES, prefix
@@ -53,6 +54,65 @@ def gptq(
         "sym": symmetric, "checkpoint_format": form,
     }  # fmt: skip
     return Foreign(_exact(modules, one, exponent), settings)
+
+
+def auto_round(
+    modules: Iterable[str], packing: str, *, bits: int = 4, exponent: int = 0
+) -> Foreign:
+    """AutoRound layers of a ``packing_format``."""
+    form = {"auto_round": "gptq_v2", "auto_round:auto_gptq": "gptq"}.get(packing)
+
+    def one(n: int, k: int, seed: int) -> oracle.Truth:
+        if form is None:
+            return oracle.awq(n, k, group=GROUP, seed=seed)
+        return oracle.gptq(n, k, bits=bits, group=GROUP, symmetric=False, form=form, seed=seed,
+                           lowest=1, g_idx=False)  # fmt: skip
+
+    settings = {
+        "quant_method": "auto-round", "bits": bits, "group_size": GROUP, "sym": False,
+        "packing_format": packing, "data_type": "int",
+    }  # fmt: skip
+    return Foreign(_exact(modules, one, exponent), settings)
+
+
+def quark(modules: Iterable[str], dtype: str, *, exponent: int = 0) -> Foreign:
+    """Layers of Quark, FP8 or MXFP4, whose scales are powers of two."""
+    layers = {}
+    for seed, module in enumerate(modules):
+        last = module.rpartition(".")[2]
+        n, k = SHAPES[_MIXTRAL.get(last, last)]
+        drawn = more_oracles.quark(n, k, dtype, seed=seed)
+        if dtype == "fp4":
+            powers = exponent + np.random.default_rng(seed).integers(-1, 2, (n, k // 32))
+            stored = drawn.tensors["weight_scale"].numpy().repeat(32, 1).astype(float)
+            truth = oracle.Truth(drawn.weight / np.exp2(stored - 127), np.exp2(1.0 * powers),
+                                 np.zeros_like(powers), np.arange(k) // 32)  # fmt: skip
+            drawn.tensors["weight_scale"] = torch.from_numpy((powers + 127).astype(np.uint8))
+            truth.tensors = drawn.tensors
+        else:
+            scale = 2.0 ** (exponent + 2)
+            truth = oracle.Truth(drawn.weight, np.full((n, 1), scale), np.zeros((n, 1)),
+                                 np.zeros(k, int), tensors=drawn.tensors)  # fmt: skip
+            truth.tensors["weight_scale"] = torch.tensor(scale).bfloat16()
+            _small(truth, seed)
+        layers[module] = truth
+    qscheme = "per_group" if dtype == "fp4" else "per_tensor"
+    return Foreign(layers, more_oracles.quark_settings(dtype, qscheme))
+
+
+def bitnet(modules: Iterable[str], *, divides: bool = False) -> Foreign:
+    """Ternary layers, whose scales are powers of two."""
+    layers = {}
+    for seed, module in enumerate(modules):
+        drawn = more_oracles.bitnet(*SHAPES[module], seed=seed)
+        signs = np.sign(drawn.weight)
+        truth = oracle.Truth(signs, np.full((len(signs), 1), 2.0 ** (seed % 2 - 1)),
+                             np.zeros((len(signs), 1)), np.zeros(signs.shape[1], int))  # fmt: skip
+        stored = 1 / truth.scales[0] if divides else truth.scales[0]
+        truth.tensors = drawn.tensors | {"weight_scale": torch.from_numpy(stored).bfloat16()}
+        layers[module] = truth
+    kind = "bitlinear" if divides else "autobitlinear"
+    return Foreign(layers, more_oracles.BITNET | {"linear_class": kind})
 
 
 def awq(

@@ -8,6 +8,7 @@ import json
 
 import checkpoint_oracle as oracle
 import foreign
+import more_oracles
 import pytest
 import torch
 from drawn import generator
@@ -61,6 +62,15 @@ FORMS = {
         f"compressed-tensors {name}": lambda modules, name=name: foreign.compressed_8(modules, name)
         for name in ("float8", "float8 static", "float8 block")
     },
+    **{
+        packing: lambda modules, packing=packing: foreign.auto_round(modules, packing)
+        for packing in ("auto_round", "auto_round:auto_gptq", "auto_round:auto_awq")
+    },
+    **{
+        f"quark {dtype}": lambda modules, dtype=dtype: foreign.quark(modules, dtype)
+        for dtype in ("fp8_e4m3", "fp4")
+    },
+    "auto_round 7": lambda modules: foreign.auto_round(modules, "auto_round", bits=7),
     **{f"fp8 {kind}": lambda modules, kind=kind: foreign.fp8(modules, kind) for kind in oracle.FP8},
     **{
         f"modelopt {kind}": lambda modules, kind=kind: foreign.modelopt(modules, kind)
@@ -85,7 +95,7 @@ def test_a_folder_of_another_package_is_served_as_it_is(form, tmp_path):
     "form", ("gptq4 asymmetric gptq", "gptq3 asymmetric gptq_v2", "awq",
              "compressed-tensors 4 asymmetric", "compressed-tensors 3 padded",
              "compressed-tensors float8 static", "fp8 blocks", "fp8 static", "modelopt FP8",
-             "modelopt NVFP4", "modelopt W4A8_AWQ"),
+             "modelopt NVFP4", "modelopt W4A8_AWQ", "auto_round:auto_gptq"),
 )  # fmt: skip
 @pytest.mark.parametrize("name", ("gate_up_proj", "down_proj", "router"))
 def test_each_layer_of_another_package_is_served(form, name, tmp_path):
@@ -104,7 +114,8 @@ def test_each_layer_of_another_package_is_served(form, name, tmp_path):
      "gptq4 asymmetric desc_act gptq", "awq", "compressed-tensors 4 asymmetric",
      "compressed-tensors 3 padded", "compressed-tensors 4 actorder",
      "compressed-tensors float8 static", "fp8 static", "modelopt FP8", "modelopt NVFP4",
-     "modelopt W4A8_AWQ"),
+     "modelopt W4A8_AWQ", "auto_round:auto_gptq", "auto_round:auto_awq", "quark fp8_e4m3",
+     "quark fp4"),
 )  # fmt: skip
 def test_ranks_of_another_packages_folder_add_up(form, name, size, tmp_path):
     from test_parallel import on_ranks, share
@@ -147,10 +158,15 @@ def test_blocks_of_fp8_are_cut_where_ranks_have_whole_ones(tmp_path):
         on_ranks("qkv_proj", stored, 2, tmp_path / "b", activations("qkv_proj"))
 
 
-@pytest.mark.parametrize("scheme", ("int8", "int8 static", "int8 asymmetric"))
+@pytest.mark.parametrize(
+    "scheme", ("int8", "int8 static", "int8 asymmetric", "bitnet", "bitnet divides")
+)
 @pytest.mark.parametrize("name", ("qkv_proj", "o_proj"))
 def test_activations_of_int8_are_rounded_as_the_folder_asks(name, scheme, tmp_path):
-    stored = foreign.compressed_8(parts_of(name), scheme)
+    if scheme.startswith("bitnet"):
+        stored = foreign.bitnet(parts_of(name), divides=scheme != "bitnet")
+    else:
+        stored = foreign.compressed_8(parts_of(name), scheme)
     write(tmp_path, stored.tensors(), stored.config())
     layer = serve(name, tmp_path, stored.tensors())
     (made,) = layer.quant_method.runs
@@ -207,11 +223,19 @@ def test_a_folder_of_another_package_is_taken_only_when_asked(method, monkeypatc
     assert not taken(method, None)
 
 
-@pytest.mark.parametrize("method", ("bitsandbytes", "hqq", "ladder"))
+@pytest.mark.parametrize("method", ("hqq", "ladder"))
 def test_no_other_folder_is_ever_taken(method, monkeypatch):
     monkeypatch.setenv("LADDER_VLLM", "gptq,awq,compressed-tensors,fp8,kernel")
     assert not taken(method, None)
     assert not taken(method, "ladder")
+
+
+def test_a_folder_whose_names_no_parameter_can_have_is_to_be_repacked():
+    from vllm.model_executor.layers.quantization import get_quantization_config
+
+    assert taken("bitsandbytes", "ladder")
+    with pytest.raises(Unsupported, match="bitsandbytes, .*: run `ladder repack` first"):
+        get_quantization_config("ladder").from_config({"quant_method": "bitsandbytes"})
 
 
 MODEL = {
@@ -231,6 +255,9 @@ MODEL = {
     ("compressed-tensors", None, "compressed-tensors"),
     ("fp8", "ladder", "ladder"),
     ("fp8", None, "fp8"),
+    ("auto-round", "ladder", "ladder"),
+    ("bitnet", "ladder", "ladder"),
+    ("bitsandbytes", "ladder", "ladder"),
 ])  # fmt: skip
 def test_vllm_chooses_the_method_by_the_folder_and_the_user(method, user, chosen, tmp_path):
     from vllm.config import ModelConfig
@@ -241,6 +268,9 @@ def test_vllm_chooses_the_method_by_the_folder_and_the_user(method, user, chosen
         "awq": foreign.awq(("q_proj",)).config(),
         "compressed-tensors": foreign.compressed(("q_proj",), bits=4).config(),
         "fp8": oracle.fp8_settings(),
+        "auto-round": foreign.auto_round(("q_proj",), "auto_round:auto_gptq").config(),
+        "bitnet": foreign.bitnet(("q_proj",)).config(),
+        "bitsandbytes": more_oracles.NF4,
     }[method]
     fields = MODEL | {"quantization_config": stored}
     (tmp_path / "config.json").write_text(json.dumps(fields))

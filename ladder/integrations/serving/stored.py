@@ -118,6 +118,11 @@ class Folder:
             self._stored = StoredConfig.from_dict(config)
             _refuse_convolutions(self._stored)
         elif self.method in FORMATS:
+            if why := getattr(FORMATS[self.method], "NOT_SERVED", ""):
+                raise Unsupported(
+                    f"quant_method is {self.method}, whose folders engines cannot load as they "
+                    f"are, because {why}: run `ladder repack` first"
+                )
             self._settings = FORMATS[self.method].Config.from_dict(dict(config))
         elif self.method in TRANSLATED:
             if headers is not None:

@@ -10,7 +10,7 @@ from typing import Any
 from torch import nn
 
 from ladder.checkpoints.header import read_header
-from ladder.checkpoints.layer import Stored, refuse_bare_codes, stored_as
+from ladder.checkpoints.layer import Stored, refuse_bare_codes, split, stored_as
 from ladder.checkpoints.model import renamer
 from ladder.errors import CheckpointError, Unsupported
 from ladder.nn.select import called_as_linear, is_linear, linears
@@ -43,7 +43,7 @@ def parts_by_module(
     """What the headers say of the tensors of each module of which one is called as in ``parts``."""
     stored: dict[str, dict[str, Stored]] = {}
     for tensor, header in headers.items():
-        name, _, part = tensor.rpartition(".")
+        name, part = split(tensor, parts)
         if part in parts:
             stored.setdefault(name, {})[part] = header
     return stored

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 import importlib
+import re
 from typing import Any
 
 from ladder.checkpoints.activation_schemes import recorded, say_of_experts, say_without_scale
@@ -14,7 +15,7 @@ from ladder.checkpoints.model import file_names
 from ladder.checkpoints.source import FORMATS, METHODS, TRANSLATED
 from ladder.errors import CheckpointError, InvalidArgument, Unsupported
 from ladder.integrations.transformers.checkpoint import find_modules, read_headers
-from ladder.integrations.transformers.loading import ForeignLinear
+from ladder.integrations.transformers.loading import ForeignLinear, buffer_name
 from ladder.integrations.transformers.quantizer import Quantizer
 from ladder.integrations.transformers.single_experts import open_experts
 from ladder.integrations.transformers.translated import TranslatedHfQuantizer
@@ -72,6 +73,14 @@ class ForeignHfQuantizer(Quantizer):
             raise CheckpointError(
                 f"quant_method is {self.method}, but no Linear of the model is quantised"
             )
+
+    def get_weight_conversions(self) -> list[Any]:
+        """Renames parts whose names have dots, which no tensor of a module can have."""
+        from transformers.core_model_loading import WeightRenaming
+
+        made: list[Any] = super().get_weight_conversions()
+        dotted = [part for part in FORMATS[self.method].PARTS if "." in part]
+        return made + [WeightRenaming(rf"\.{re.escape(p)}$", f".{buffer_name(p)}") for p in dotted]
 
     def _stored_config(self, model: Any) -> StoredConfig:
         called = file_names(model)
@@ -148,6 +157,12 @@ def mappings() -> Any:
     return importlib.import_module("transformers.quantizers.auto")
 
 
+def _keys(method: str) -> tuple[str, ...]:
+    """What transformers' mappings call a method: bitsandbytes by its bits, where the config says
+    them. A quantizer is looked up by the last, too, if the config is of ladder's class."""
+    return (method, f"{method}_4bit", f"{method}_8bit") if method == "bitsandbytes" else (method,)
+
+
 def enabled() -> tuple[str, ...]:
     """Methods whose folders load with ladder now."""
     known = mappings().AUTO_QUANTIZER_MAPPING
@@ -185,12 +200,13 @@ def enable(*methods: str) -> _Enabled:
     for method in _known(methods):
         if method in enabled():
             continue
-        # transformers does not know every method: w4afp8 is SGLang's, modelopt NVIDIA's.
-        fields = {"method": method, "ladder_replaces": quantizers.get(method)}
-        name = f"Ladder{method.upper().replace('-', '')}HfQuantizer"
         kind = TranslatedHfQuantizer if method in TRANSLATED else ForeignHfQuantizer
-        quantizers[method] = type(name, (kind,), fields)
-        configs[method] = _config_class(configs.get(method), method)
+        name = f"Ladder{re.sub(r'[^A-Z0-9]', '', method.upper())}HfQuantizer"
+        for key in _keys(method):
+            # transformers does not know every method: w4afp8 is SGLang's, modelopt NVIDIA's.
+            fields = {"method": method, "ladder_replaces": quantizers.get(key)}
+            quantizers[key] = type(name, (kind,), fields)
+            configs[key] = _config_class(configs.get(key), _keys(method)[-1])
         changed.append(method)
     return _Enabled(tuple(changed))
 
@@ -198,13 +214,13 @@ def enable(*methods: str) -> _Enabled:
 def disable(*methods: str) -> None:
     """Give these folders back to transformers. Arguments and errors as :func:`enable`."""
     auto = mappings()
-    for method in _known(methods):
+    for key in (key for method in _known(methods) for key in _keys(method)):
         for mapping in (auto.AUTO_QUANTIZER_MAPPING, auto.AUTO_QUANTIZATION_CONFIG_MAPPING):
-            before = getattr(mapping.get(method), "ladder_replaces", mapping.get(method))
+            before = getattr(mapping.get(key), "ladder_replaces", mapping.get(key))
             if before is None:
-                mapping.pop(method, None)
+                mapping.pop(key, None)
             else:
-                mapping[method] = before
+                mapping[key] = before
 
 
 def _known(methods: tuple[str, ...]) -> tuple[str, ...]:

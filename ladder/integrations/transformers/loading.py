@@ -85,6 +85,11 @@ class LoadingLinear(Linear):
                 check_pre_scale(self.pre_scale, self.in_features, name)
 
 
+def buffer_name(part: str) -> str:
+    """What a :class:`ForeignLinear` calls a part, whose name may have dots."""
+    return part.replace(".", "_")
+
+
 class ForeignLinear(LoadingLinear):
     """Room for the tensors of another format; ``finish`` makes them canonical.
 
@@ -113,13 +118,16 @@ class ForeignLinear(LoadingLinear):
         self.out_features, self.in_features = dense.shape
         self.dtype, self._conv1d = dense.dtype, is_conv1d(linear)
         self.weight_type, self._type_text = None, "not yet known"
-        for part, (dtype, shape) in parts.items():
-            if part != "bias":  # not by register_buffer: a Linear has properties of some names
-                self._buffers[part] = torch.empty(shape, dtype=dtype, device="meta")
+        stored_parts = {buffer_name(part): part for part in parts if part != "bias"}
+        for buffer, part in stored_parts.items():
+            # not by register_buffer: a Linear has properties of some names
+            dtype, shape = parts[part]
+            self._buffers[buffer] = torch.empty(shape, dtype=dtype, device="meta")
         has_bias = linear.bias is not None or "bias" in parts
         bias = torch.empty(self.out_features, dtype=self.dtype, device="meta")
         self.register_parameter("bias", nn.Parameter(bias) if has_bias else None)
         self.__dict__["_foreign"] = (format, config, name, layer)
+        self.__dict__["_stored_parts"] = stored_parts
         self.__dict__["_wanted"] = wanted
 
     @property
@@ -135,11 +143,25 @@ class ForeignLinear(LoadingLinear):
         if state.get("_wanted") is not None and self._buffers.keys() <= state.get("_given", set()):
             self._unpack()
 
+    def _stored_tensors(self) -> dict[str, Tensor]:
+        """The tensors of the other format, by its names of parts."""
+        held = (
+            (self._buffers[name], part) for name, part in self.__dict__["_stored_parts"].items()
+        )
+        return {part: tensor for tensor, part in held if tensor is not None}
+
     def _unpack(self) -> None:
         format, config, name, layer = self.__dict__.pop("_foreign")
-        device = self._buffers[format.codes_part(self._buffers)].device
-        tensors = {p: t.cpu() for p, t in self._buffers.items()}
+        stored = self._stored_tensors()
+        device = stored[format.codes_part(stored)].device
+        tensors = {part: tensor.cpu() for part, tensor in stored.items()}
+        del stored, self.__dict__["_stored_parts"]
         weight = unpack_layer(format, tensors, config, name)
+        if weight.shape != (layer.n, layer.k):  # of formats whose headers do not tell
+            raise CheckpointError(
+                f"{name} holds a weight of {list(weight.shape)}, not {[layer.n, layer.k]} as the "
+                "model has"
+            )
         scale = None
         if layer.keeps_input_scale(weight.type, act_order=weight.g_idx is not None):
             scale = input_scale_of(format, tensors, layer)
@@ -166,8 +188,9 @@ class ForeignLinear(LoadingLinear):
     def finish(self, name: str, group: Any = None) -> None:
         if "_foreign" in self.__dict__:
             require(self, name)
-            codes = self.__dict__["_foreign"][0].codes_part(self._buffers)
-            if self._buffers[codes].is_meta:
+            stored = self._stored_tensors()
+            codes = self.__dict__["_foreign"][0].codes_part(stored)
+            if stored[codes].is_meta:
                 raise Unsupported(
                     f"{name}.{codes} is offloaded in its foreign format; "
                     "run `ladder repack` first, or load without offload_buffers"
