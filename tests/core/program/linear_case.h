@@ -63,9 +63,9 @@ struct LinearCase {
     }
     for (std::int64_t i = 0; i < groups && problem.weight.scale; ++i) {
       // Of e8m0 also from 2 on, which kernels may multiply otherwise.
-      const auto drawn = static_cast<int>(random());
-      const int exponent =
-          problem.weight.scale == Scalar::e8m0 ? 2 - std::abs(drawn % 5) : -std::abs(drawn % 3);
+      const auto drawn = random();
+      const bool powers = problem.weight.scale == Scalar::e8m0;
+      const int exponent = powers ? 2 - static_cast<int>(drawn % 5) : -static_cast<int>(drawn % 3);
       data.scales.push_back(to_bits(*problem.weight.scale, std::ldexp(1.0, exponent)));
     }
     for (std::int64_t i = 0; i < groups && problem.weight.stored_zero != Zero::none; ++i) {
