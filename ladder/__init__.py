@@ -62,7 +62,7 @@ __all__ = [
 
 #: Imported when first asked for: they need time, or libraries that ladder itself does not.
 _LAZY = {
-    "LadderConfig": ("ladder.integrations.transformers", "LadderConfig"),
+    "LadderConfig": ("ladder.integrations.folders.config", "LadderConfig"),
     **{name: (f"ladder.{name}", None) for name in
        ("bitblas", "bounds", "checkpoints", "evaluate", "program")},
 }  # fmt: skip

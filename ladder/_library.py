@@ -8,6 +8,8 @@ from pathlib import Path
 
 import torch
 
+from ladder._torch import keep_value_errors
+
 _log = logging.getLogger("ladder")
 
 
@@ -20,6 +22,12 @@ def load() -> None:
             "or `pip install .` and leave its folder"
         )
     torch.ops.load_library(str(path))
+    try:
+        torch.ops.ladder.type_info("")
+    except ValueError:
+        pass
+    except RuntimeError:
+        keep_value_errors(torch.ops.ladder, "ladder", torch.ops.ladder.take_refusal)
     # The library looks which of torch's own libraries are loaded; torch knows.
     if torch.version.hip or torch.version.cuda:
         torch.ops.ladder.use_gpus_of(target())

@@ -94,3 +94,39 @@ def recording() -> bool:
 
 
 recording._dynamo_marked_constant = True  # type: ignore[attr-defined]  # as transformed
+
+
+def keep_value_errors(namespace: Any, name: str, refused: Callable[[], str]) -> None:
+    """Have ops that refuse an argument raise ValueError, whoever calls them from Python.
+
+    Up to 2.14 torch does so of a std::invalid_argument. From 2.15 on it raises RuntimeError of
+    every exception that is not one of its own classes, which a stable ABI cannot throw.
+
+    Args:
+        namespace: ``torch.ops.<name>``.
+        refused: what an op last refused on this thread, "" if nothing, which it forgets.
+    """
+    listed = getattr(torch._C, "_dispatch_get_all_op_names", list)
+    names = {
+        full.partition("::")[2].partition(".")[0]
+        for full in listed()
+        if full.startswith(f"{name}::")
+    }
+    for each in sorted(names):
+        packet = getattr(namespace, each)
+        for op in (packet, *(getattr(packet, overload) for overload in packet.overloads())):
+            if hasattr(op, "_op"):
+                op._op = _telling(op._op, refused)
+
+
+def _telling(op: Callable[..., Any], refused: Callable[[], str]) -> Callable[..., Any]:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return op(*args, **kwargs)
+        except RuntimeError as error:
+            if type(error) is not RuntimeError or not (text := refused()) or text not in str(error):
+                raise
+        raise ValueError(text)
+
+    call.__wrapped__ = op  # type: ignore[attr-defined]
+    return call

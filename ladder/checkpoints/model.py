@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The transformers model that a folder is of: its modules, and what its files call them."""
+"""The model that a folder is of: its modules, and what its files call them."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from ladder._version import install_command
+from ladder.checkpoints.shards import read_json
 from ladder.errors import CheckpointError, Unsupported
 
 
@@ -19,8 +20,14 @@ def meta_model(folder: Path) -> Any:
 
     Raises:
         CheckpointError: transformers knows no such model.
-        Unsupported: transformers is not installed.
+        Unsupported: it is one of diffusers, or transformers is not installed.
     """
+    kind = read_json(folder / "config.json").get("_class_name")
+    if kind is not None:
+        raise Unsupported(
+            f"{folder} is of diffusers' {kind}, and convert reads folders of transformers: load it "
+            "with quantization_config=ladder.LadderConfig(...) and call save_pretrained"
+        )
     try:
         from transformers import AutoConfig, AutoModelForCausalLM
     except ImportError:
@@ -49,8 +56,15 @@ def _class_of(config: Any) -> Any:
     return kind if ours and isinstance(config, getattr(kind, "config_class", None) or ()) else None
 
 
+def _renames(model: Any) -> bool:
+    """Whether ``model`` is one of transformers, whose files may have other names than it."""
+    return hasattr(model, "base_model_prefix")
+
+
 def renamer(model: Any) -> tuple[Callable[[str], str], bool]:
     """The name in ``model`` of a name in its files; False if other conversions exist as well."""
+    if not _renames(model):
+        return str, True
     from transformers.conversion_mapping import get_model_conversion_mapping
     from transformers.core_model_loading import WeightRenaming, rename_source_key
 
@@ -76,6 +90,8 @@ def _conversions_of_new(model: Any) -> list[Any]:
 
 def file_names(model: Any) -> Callable[[str], str]:
     """The name in the files of a module of ``model``, as ``save_pretrained`` will write it."""
+    if not _renames(model):
+        return str
     from transformers.core_model_loading import WeightRenaming, rename_source_key
 
     # Of the transforms that loading used; in reverse, as saving goes through them.

@@ -14,10 +14,13 @@ _WATCHED = {
     "transformers.configuration_utils": "ladder.integrations.composite",
     "transformers.quantizers.auto": "ladder.integrations.transformers",
     "transformers.modeling_utils": "ladder.integrations.transformers.saving",
+    "diffusers.quantizers.auto": "ladder.integrations.diffusers",
+    "diffusers.models.modeling_utils": "ladder.integrations.diffusers.saving",
+    "diffusers.loaders.lora_pipeline": "ladder.integrations.diffusers.lora",
     "peft.tuners.lora.model": "ladder.integrations.peft",
     "torch.optim.swa_utils": "ladder.integrations.averaging",
 }
-_SUBMODULES = ("peft", "transformers")
+_SUBMODULES = ("diffusers", "peft", "transformers")
 
 
 def install() -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 from torch import nn
@@ -11,6 +12,7 @@ from torch import nn
 LM_HEAD = "lm_head"
 #: Why they stay dense.
 REASON = "an output embedding, dense unless asked for"
+KEPT = "its model keeps it in float32 (_keep_in_fp32_modules)"
 
 
 def outputs(model: nn.Module) -> set[str]:
@@ -27,6 +29,22 @@ def outputs(model: nn.Module) -> set[str]:
         found = {name for name, _ in names if f".{LM_HEAD}." in f".{name}."}
     ties: dict[str, str] = getattr(model, "all_tied_weights_keys", None) or {}
     return found | {key.removesuffix(".weight") for each in ties.items() for key in each}
+
+
+def kept(model: nn.Module) -> set[str]:
+    """The names of modules that models of diffusers keep in float32 whatever the dtype of the rest:
+    those of time embeddings, whose small differences count in every layer."""
+    found: set[str] = set()
+    kind = getattr(sys.modules.get("diffusers.models.modeling_utils"), "ModelMixin", None)
+    if kind is None:  # not imported, so that no model can be one of its
+        return found
+    for holder, part in model.named_modules():
+        entries = getattr(part, "_keep_in_fp32_modules", None) if isinstance(part, kind) else None
+        words = {entries} if isinstance(entries, str) else set(entries or ())
+        for name, _ in part.named_modules(remove_duplicate=False) if words else ():
+            if words.intersection(name.split(".")):
+                found.add(f"{holder}.{name}".lstrip("."))
+    return found
 
 
 def _head(part: Any) -> nn.Module | None:

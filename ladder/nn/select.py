@@ -22,7 +22,7 @@ from ladder._torch import read_by_parent
 from ladder.errors import InvalidArgument
 from ladder.nn.dense_experts import Layout, has_stacks, layout_of
 from ladder.nn.mixtures import NOT_PACKED, FoundExperts, mixtures, stack_names
-from ladder.nn.outputs import LM_HEAD, REASON, outputs
+from ladder.nn.outputs import KEPT, LM_HEAD, REASON, kept, outputs
 from ladder.nn.read_weights import is_only_read
 
 #: Modules that read weights of children that they also call; others: ladder/nn/read_weights.py.
@@ -175,6 +175,7 @@ def survey(
     left: dict[str, Left] = {}
     entries = () if skip is None else entries_of(option, skip)
     usual = outputs(model) if skip is None else set()
+    in_float32 = kept(model)
     named = f"named by {option}"
     for key, module in modules.items():
         linear = is_linear(module)
@@ -189,6 +190,8 @@ def survey(
                 why = named
             elif (linear or mixture) and usual.intersection(names[key]):
                 why = REASON
+            elif linear and in_float32.intersection(names[key]):
+                why = KEPT
         if mixture:
             layout = layout_of(module)
             why = why or _tied(key, module, holders, names, ties)

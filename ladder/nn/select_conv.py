@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 from torch import Tensor, nn
 
+from ladder.nn.outputs import KEPT, kept
 from ladder.nn.select import STATE_HOOKS, Found, Left, covers, entries_of, is_conv1d
 from ladder.types import TType
 
@@ -57,6 +58,7 @@ def convolutions(
             names.setdefault(id(module), []).append(name)
             modules[id(module)] = module
     entries = () if skip is None else entries_of(option, skip)
+    in_float32 = kept(model)
     # transformers ties weights after it has loaded them.
     ties: Mapping[str, str] = {}
     if not loaded:
@@ -71,6 +73,8 @@ def convolutions(
             chosen = [named[name] for name in names[key] if name and name in named]
             skipped = not chosen and _covered(entries, names[key])
             why = f"named by {option}" if skipped else _objection(module, loaded)
+            if why is None and not chosen and in_float32.intersection(names[key]):
+                why = KEPT
             if why is None and not chosen:
                 why = _no_use(module, named[""])
         if why is None and (

@@ -20,6 +20,8 @@ from typing import Any
 
 from torch import nn
 
+from ladder.nn.decorated import undecorated
+
 
 @dataclass(frozen=True)
 class Called:
@@ -195,10 +197,12 @@ class _Forward:
     ) -> None:
         self.called, self.name, self.pair = f"the {method} of {kind.__name__}", name, pair
         function = getattr(kind, method)
-        self.appliers, self.known = appliers, getattr(function, "__globals__", {})
         forward = _source(function, self.called)
-        if not isinstance(forward, ast.FunctionDef) or forward.decorator_list:
+        if isinstance(forward, ast.FunctionDef) and forward.decorator_list:
+            function = undecorated(function, forward.decorator_list)
+        if not isinstance(forward, ast.FunctionDef) or function is None:
             raise _Unlike(f"{self.called} is no plain function")
+        self.appliers, self.known = appliers, getattr(function, "__globals__", {})
         if not _says_its_source(function):
             raise _Unlike(f"{self.called} is not what its source says")
         self.nodes = [node for each in forward.body for node in ast.walk(each)]

@@ -23,8 +23,8 @@ from ladder.checkpoints.fp8 import Config
 from ladder.checkpoints.info import describe
 from ladder.checkpoints.layer import stored, stored_as, type_of, unpack_layer
 from ladder.errors import CheckpointError, Unsupported
+from ladder.integrations.folders.checkpoint import find_modules
 from ladder.integrations.serving.stored import Folder
-from ladder.integrations.transformers.checkpoint import find_modules
 from ladder.weight import Weight
 
 #: Neither is a multiple of a block, and DeepSeek has such layers (576 rows).

@@ -50,7 +50,7 @@ def test_x_of_a_dtype_that_is_no_activation(layer):
         name = str(dtype).removeprefix("torch.")
         if name.startswith("q"):
             continue
-        if re.match("bits|u?int[1-7]$|float8_e8m0|float4", name):
+        if re.match("bits|u?int[1-7]$|float8_e8m0|float4|bcomplex32", name):
             name = "unknown to ladder"
         with refused(f"^x has dtype {name}, not float32, float16 or bfloat16$"):
             layer.packed_weight.linear(torch.empty(2, 64, dtype=dtype))

@@ -38,7 +38,8 @@ def test_an_image_that_cannot_be_the_weights_is_refused_with_both_values(call):
         (image.reshape(2, -1).t(), rf"image of shape \[{words // 2}, 2\] is not contiguous"),
         (image, "image is on the cpu, not on cuda"),
     ):
-        with pytest.raises(ValueError, match=message):
+        # From torch 2.15 on RuntimeError, of redispatch, which nothing but this file calls.
+        with pytest.raises((ValueError, RuntimeError), match=message):
             call(number, wrong)
 
 

@@ -39,13 +39,13 @@ def logits(model, low=50, count=24):
         return model(torch.arange(low, low + count)[None]).logits
 
 
-def edit_tensors(folder: Path, change) -> None:
+def edit_tensors(folder: Path, change, name: str = "model.safetensors") -> None:
     """Apply ``change(tensors)`` to the only safetensors file of ``folder``."""
     from safetensors.torch import load_file, save_file
 
-    tensors = load_file(folder / "model.safetensors")
+    tensors = load_file(folder / name)
     change(tensors)
-    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    save_file(tensors, folder / name, metadata={"format": "pt"})
 
 
 def edit_config(folder: Path, **fields) -> None:

@@ -20,11 +20,10 @@ from ladder.checkpoints.info import describe, matrices
 from ladder.checkpoints.packed import packed_layers
 from ladder.cli import app
 from ladder.errors import CheckpointError
+from ladder.integrations.folders.checkpoint import read_headers
+from ladder.integrations.folders.convolutions import swap_convolutions
 from ladder.integrations.serving.stored import Folder
-from ladder.integrations.transformers import LadderConfig
-from ladder.integrations.transformers.checkpoint import read_headers
-from ladder.integrations.transformers.convolutions import swap_convolutions
-from ladder.integrations.transformers.quantizer import dense
+from ladder.integrations.transformers import LadderConfig, dense
 
 TYPE = "uint4,group=32,scale=float16,zero=midpoint"
 STEM = "resnet.embedder.embedder.convolution"

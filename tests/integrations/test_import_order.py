@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 
+import pytest
 from hf_models import ROOT
 
 LADDER_FIRST = """
@@ -45,6 +46,25 @@ with ladder.integrations.transformers.enable("gptq"):
     pass
 """
 
+DIFFUSERS = """
+import sys
+if sys.argv[1] == "ladder":
+    import ladder
+    assert "diffusers" not in sys.modules and "transformers" not in sys.modules
+from diffusers import FluxTransformer2DModel
+from diffusers.quantizers import auto
+try:
+    model, info = FluxTransformer2DModel.from_pretrained(sys.argv[2], output_loading_info=True)
+except ValueError as error:
+    assert sys.argv[1] == "diffusers" and "got ladder" in str(error), error
+    import ladder
+    model, info = FluxTransformer2DModel.from_pretrained(sys.argv[2], output_loading_info=True)
+assert not info["missing_keys"] and not info["unexpected_keys"]
+assert type(model.x_embedder) is ladder.Linear
+assert auto.AUTO_QUANTIZER_MAPPING["ladder"].__name__ == "LadderDiffusersQuantizer"
+assert ladder.integrations.diffusers.LadderConfig is ladder.LadderConfig
+"""
+
 
 def run(text, *arguments):
     environment = os.environ | {"PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"}
@@ -59,3 +79,16 @@ def test_ladder_first_registers_when_transformers_is_imported_however_often():
 
 def test_transformers_alone_fails_loudly_and_with_ladder_afterwards_loads(ladder_folder):
     run(TRANSFORMERS_FIRST, ladder_folder)
+
+
+@pytest.mark.parametrize("first", ["ladder", "diffusers"])
+def test_diffusers_loads_a_folder_whichever_comes_first(first, tmp_path):
+    pytest.importorskip("diffusers", reason="diffusers is not installed")
+    from diffusion_models import fresh
+
+    import ladder
+
+    model, _ = fresh("flux")
+    ladder.convert(model, "uint4", group_size=16)
+    model.save_pretrained(tmp_path)
+    run(DIFFUSERS, first, tmp_path)

@@ -12,8 +12,8 @@ from hf_models import edit_config, edit_tensors, load, logits
 import ladder
 from ladder.checkpoints.convert import convert as convert_folder
 from ladder.checkpoints.folder import StoredConfig
+from ladder.integrations.folders.checkpoint import read_headers
 from ladder.integrations.transformers import LadderConfig, LadderHfQuantizer
-from ladder.integrations.transformers.checkpoint import read_headers
 from ladder.integrations.transformers.experts import swap_experts
 
 

@@ -20,8 +20,8 @@ from single_experts import FIRST_ON_DISK, GPTQ, desc_act, packed
 import ladder
 from ladder.checkpoints import repack
 from ladder.errors import CheckpointError, Unsupported
+from ladder.integrations.folders.checkpoint import read_headers
 from ladder.integrations.transformers import enable
-from ladder.integrations.transformers.checkpoint import read_headers
 from ladder.integrations.transformers.single_experts import open_experts
 
 

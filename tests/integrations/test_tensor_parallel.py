@@ -18,8 +18,8 @@ from parallel_cases import STYLES, WEIGHTS, enabled, kind, layer, observed, shar
 from safetensors.torch import load_file
 
 from ladder.errors import Unsupported
+from ladder.integrations.folders.loading import LoadingLinear
 from ladder.integrations.transformers import LadderConfig, enable
-from ladder.integrations.transformers.loading import LoadingLinear
 from ladder.integrations.transformers.tensor_parallel import Plan, group_of, prepare, read_plan
 
 SIZES = (2, 4)

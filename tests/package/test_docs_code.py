@@ -49,6 +49,14 @@ def packed_model(folder: Path) -> None:
     repack(ROOT / "examples" / "tiny-llama-gptq", folder / "models" / "Llama-ladder")
 
 
+def diffusion_model(folder: Path) -> None:
+    """A FLUX pipeline that knows the letters of the alphabet."""
+    sys.path.append(str(ROOT / "tests" / "integrations"))
+    from diffusion_models import flux_pipeline
+
+    flux_pipeline(tokenizers=True).save_pretrained(folder / "models" / "FLUX")
+
+
 def nothing(folder: Path) -> None:
     pass
 
@@ -59,12 +67,16 @@ DOCUMENTS = {
     "docs/bitblas.md": nothing,
     "docs/bounds.md": nothing,
     "docs/cuda.md": packed_model,
+    "docs/diffusers.md": diffusion_model,
     "docs/format.md": nothing,
     "docs/new-type.md": nothing,
     "docs/programs.md": nothing,
     "docs/serving.md": nothing,
     "docs/transformers.md": example_models,
 }
+
+#: Packages that a document needs, and not every environment has.
+NEEDS = {"docs/diffusers.md": ("diffusers", "peft"), "docs/transformers.md": ("peft",)}
 
 
 def script_of(document: str, *, gpu: bool) -> str:
@@ -123,8 +135,8 @@ def test_every_document_with_code_is_run():
 
 @pytest.mark.parametrize("document", DOCUMENTS)
 def test_the_code_of_the_document_runs(document, tmp_path):
-    if document == "docs/transformers.md":
-        pytest.importorskip("peft")
+    for package in NEEDS.get(document, ()):
+        pytest.importorskip(package, reason=f"{package} is not installed")
     run(document, tmp_path, gpu=False)
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import nn
+from transformers.utils.deprecation import deprecate_kwarg
 
 from ladder.integrations.serving.gated import FusedActivation, gating_of, product_after
 from ladder.nn.sole_reader import sole_reader
@@ -250,6 +251,25 @@ class Decorated(nn.Module):
         return x
 
 
+class Renamed(nn.Module):
+    """As transformers' decoder layers, which checkpointing wraps once more."""
+
+    @deprecate_kwarg("y", "99.0", new_name="x")
+    def forward(self, x):
+        x, _ = self.up(x)
+        x = self.act(x)
+        return x
+
+
+class RenamedAndDecorated(nn.Module):
+    @deprecate_kwarg("y", "99.0", new_name="x")
+    @decorated
+    def forward(self, x):
+        x, _ = self.up(x)
+        x = self.act(x)
+        return x
+
+
 BAD = {
     Changed: "does something to the result of up first",
     ReadAgain: "reads the result of up again",
@@ -271,6 +291,7 @@ BAD = {
     ItsBase: "AnotherMethod.probe uses up, too",
     AnotherSelf: "gives self another value",
     Decorated: "is no plain function",
+    RenamedAndDecorated: "is no plain function",
 }
 
 
@@ -278,6 +299,10 @@ BAD = {
 def test_whatever_else_may_read_it_is_named(kind):
     found = sole_reader(kind, "up", True, HELPER)
     assert not found.reader and BAD[kind] in found.why
+
+
+def test_a_decorator_that_renames_arguments_hides_nothing():
+    assert sole_reader(Renamed, "up", True).reader == "act"
 
 
 def test_a_forward_without_a_source_proves_nothing():

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <stdexcept>
 #include <string_view>
+#include <utility>
 
 #include "base/error.h"
 
@@ -44,7 +45,12 @@ const std::array<Dtype, 20>& dtypes() {
 
 constexpr std::size_t kMaxDimensions = 64;  // of torch's tensors
 
+thread_local std::string refusal;
+
 }  // namespace
+
+void note_refusal(const char* text) { refusal = text; }
+std::string take_refusal() { return std::exchange(refusal, {}); }
 
 void fail_call(const char* call) {
   const std::string_view written = call;

@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/error.h"
 #include "binding/torch/shim.h"
 
 namespace ladder::stable {
@@ -223,6 +224,11 @@ Tensor call(const char* op, const char* overload, std::array<StableIValue, Count
 void check_counts(std::uint64_t arguments, std::uint64_t takes, std::uint64_t results,
                   std::uint64_t gives);
 
+/// Notes, for take_refusal() of this thread, that an op throws InvalidArgument: from 2.15 on torch
+/// makes a RuntimeError of it.
+void note_refusal(const char* text);
+std::string take_refusal();  ///< and forgets it; "" if there is none
+
 /// `Function` as torch calls it: arguments taken off the stack, the result put there.
 template <auto Function, class Result, class... Parameters>
 void boxed(StableIValue* stack, std::uint64_t arguments, std::uint64_t results) {
@@ -232,10 +238,15 @@ void boxed(StableIValue* stack, std::uint64_t arguments, std::uint64_t results) 
     return std::tuple{to<std::remove_cvref_t<Parameters>>(stack[I])...};
   }
   (std::index_sequence_for<Parameters...>());
-  if constexpr (kGives) {
-    stack[0] = from(std::apply(Function, std::move(values)));
-  } else {
-    std::apply(Function, std::move(values));
+  try {
+    if constexpr (kGives) {
+      stack[0] = from(std::apply(Function, std::move(values)));
+    } else {
+      std::apply(Function, std::move(values));
+    }
+  } catch (const InvalidArgument& error) {
+    note_refusal(error.what());
+    throw;
   }
 }
 

@@ -6,9 +6,10 @@
 
 from __future__ import annotations
 
-from ladder.integrations.transformers.config import LadderConfig
+from ladder.integrations.folders.config import LadderConfig
+from ladder.integrations.folders.dense import dense
 from ladder.integrations.transformers.foreign import disable, enable, enabled, mappings
-from ladder.integrations.transformers.quantizer import LadderHfQuantizer, dense
+from ladder.integrations.transformers.quantizer import LadderHfQuantizer
 
 __all__ = [
     "LadderConfig",

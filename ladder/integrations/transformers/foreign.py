@@ -14,8 +14,8 @@ from ladder.checkpoints.layer import Layer
 from ladder.checkpoints.model import file_names
 from ladder.checkpoints.source import FORMATS, METHODS, TRANSLATED
 from ladder.errors import CheckpointError, InvalidArgument, Unsupported
-from ladder.integrations.transformers.checkpoint import find_modules, read_headers
-from ladder.integrations.transformers.loading import ForeignLinear, buffer_name
+from ladder.integrations.folders.checkpoint import find_modules, read_headers
+from ladder.integrations.folders.loading import ForeignLinear, buffer_name
 from ladder.integrations.transformers.quantizer import Quantizer
 from ladder.integrations.transformers.single_experts import open_experts
 from ladder.integrations.transformers.translated import TranslatedHfQuantizer

@@ -10,7 +10,7 @@ weights of the layer become the two stacks of a :class:`ladder.Experts`.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from ladder.checkpoints.layer import Stored
 from ladder.errors import CheckpointError, Unsupported
-from ladder.integrations.transformers.checkpoint import parts_by_module
+from ladder.integrations.folders.checkpoint import parts_by_module
 from ladder.integrations.transformers.conversions import Roles
 from ladder.nn.convert import replace
 from ladder.nn.dense_experts import GATE_UP, STACKS, Layout, layout_of
@@ -243,9 +243,3 @@ def open_experts(
         if int(match["number"]) >= count:
             raise CheckpointError(f"{stored}.{codes} is there, but the model has {count} experts")
     return found
-
-
-def only(values: Iterable[str | None]) -> str | None:
-    """What all ``values`` are; None where they differ."""
-    found = set(values)
-    return found.pop() if len(found) == 1 else None

@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 from ladder.errors import Unsupported
-from ladder.integrations.transformers.loading import LoadingLinear
+from ladder.integrations.folders.loading import LoadingLinear
 from ladder.nn.parallel import ParallelLinear, Shard, choose, whole_weight
 
 #: Of a style: along what the weight is cut, whether x arrives split, whether y is to be split.

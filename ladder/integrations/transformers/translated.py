@@ -11,7 +11,7 @@ from transformers.core_model_loading import ConversionOps, WeightConverter
 from ladder.checkpoints.folder import StoredConfig
 from ladder.checkpoints.mxfp4 import STACK_NAMES, Translation, translate
 from ladder.errors import CheckpointError, Unsupported
-from ladder.integrations.transformers.checkpoint import read_headers
+from ladder.integrations.folders.checkpoint import read_headers
 from ladder.integrations.transformers.quantizer import Quantizer
 from ladder.integrations.transformers.swap import swap_stored
 from ladder.nn.select import packable

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The quantization_config of a ladder folder, as transformers wants it."""
+"""The quantization_config of a ladder folder, as transformers and diffusers want it."""
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
-
-from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from ladder.checkpoints.folder import QUANT_METHOD, StoredConfig, definitions
 from ladder.errors import InvalidArgument
@@ -15,7 +14,23 @@ from ladder.quantization import METHODS
 from ladder.types import TType, with_defaults
 
 
-class LadderConfig(QuantizationConfigMixin):
+def _base() -> Any:
+    """What transformers asks for. diffusers, which runs without transformers, asks for nothing."""
+    try:
+        from transformers.utils.quantization_config import QuantizationConfigMixin
+    except ImportError:
+        return object
+    return QuantizationConfigMixin
+
+
+class _Method(str, enum.Enum):
+    """diffusers asks quant_method for its ``value``."""
+
+    LADDER = QUANT_METHOD
+    __str__ = str.__str__
+
+
+class LadderConfig(_base()):  # type: ignore[misc]
     """Quantise a model while it is loaded: ``from_pretrained(..., quantization_config=this)``.
 
     Args:
@@ -48,7 +63,7 @@ class LadderConfig(QuantizationConfigMixin):
             raise InvalidArgument(f'method is "{method}", not one of {", ".join(METHODS)}')
         usual = str(with_defaults(weight_type, group_size=group_size, symmetric=symmetric))
         named = {name: str(text) for name, text in (modules or {}).items()}
-        self.quant_method = QUANT_METHOD
+        self.quant_method = _Method.LADDER
         self.method = method
         self.convolutions = convolutions
         #: None until the model is known.

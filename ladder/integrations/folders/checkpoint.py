@@ -140,7 +140,8 @@ def _check_complete(model: Any, found: set[str], dense: set[str] | None) -> None
     """A Linear that the files do not mention would start from random numbers."""
     if dense is None:
         return
-    base = "" if model.base_model is model else f"{model.base_model_prefix}."
+    whole = getattr(model, "base_model", model) is model
+    base = "" if whole else f"{model.base_model_prefix}."
     inside = {name for name in linears(model) if name.startswith(base)}
     for name in sorted(inside - found):
         if f"{name}.weight" not in dense and not _is_output(model, name):
@@ -148,4 +149,5 @@ def _check_complete(model: Any, found: set[str], dense: set[str] | None) -> None
 
 
 def _is_output(model: Any, name: str) -> bool:
-    return model.get_submodule(name) is model.get_output_embeddings()
+    output = getattr(model, "get_output_embeddings", lambda: None)()
+    return model.get_submodule(name) is output

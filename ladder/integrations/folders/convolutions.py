@@ -14,8 +14,8 @@ from ladder.checkpoints.folder import StoredConfig
 from ladder.checkpoints.layer import Stored
 from ladder.checkpoints.model import renamer
 from ladder.errors import CheckpointError, InvalidArgument, Unsupported
-from ladder.integrations.transformers.checkpoint import parts_by_module, submodule
-from ladder.integrations.transformers.loading import check_loaded, keep_dtypes, require
+from ladder.integrations.folders.checkpoint import parts_by_module, submodule
+from ladder.integrations.folders.loading import check_loaded, keep_dtypes, require
 from ladder.nn.conv import Conv2d
 from ladder.nn.linear import Linear
 from ladder.types import TType, parse

@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Quantising while loading: which weights of a model are to be packed, and how one of them is."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from ladder.errors import CheckpointError, InvalidArgument
+from ladder.integrations.folders.config import LadderConfig
+from ladder.nn.conv import Conv2d
+from ladder.nn.convert import replace
+from ladder.nn.dense_experts import GATE_UP
+from ladder.nn.linear import Linear
+from ladder.nn.mixtures import FoundExperts, mixtures, stack_names
+from ladder.nn.report import Conversion
+from ladder.nn.select import Found, Left, check_entries, dense_weight, is_conv1d, linears, survey
+from ladder.nn.select_conv import convolutions as convolutions_of
+from ladder.nn.select_conv import matrix_of
+from ladder.quantization import quantize, weights_of
+from ladder.types import parse
+from ladder.weight import Weight
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What of a model on the meta device is to be packed as soon as its weight has been read.
+
+    ``layers`` has linear layers and convolutions by each of their names, and their tTypes.
+    ``report`` has, while the model is loaded, what has been packed and what stays dense.
+    """
+
+    config: LadderConfig
+    layers: dict[str, tuple[Found, str]]
+    experts: tuple[FoundExperts, ...]
+    report: Conversion
+
+    def refuse_unused(self, known: Collection[str] = ()) -> None:
+        """Raise InvalidArgument for a name in ``modules`` that is neither packed here nor one of
+        the ``known``, with the reason."""
+        for name in self.config.stored.modules.keys() - self.layers.keys() - {*known}:
+            # Of experts it is their parameters that are left: ...experts.gate_up_proj.
+            keys = (name, f"{name}_proj", f"{name}.{GATE_UP}", f"{name}.weight")
+            left = next(self.report.left[key] for key in keys if key in self.report.left)
+            raise InvalidArgument(f'modules has "{name}", but {left.reason}')
+
+    def layer_of(self, parameter: str) -> tuple[Found, str] | None:
+        """The layer whose weight a parameter is, and the tType to which it is to be quantised."""
+        module, _, last = parameter.rpartition(".")
+        return self.layers.get(module) if last == "weight" else None
+
+    def bytes_per_element(self, parameter: str) -> float | None:
+        """Of what is made of a dense weight; None of one that is not packed."""
+        layer = self.layer_of(parameter)
+        if layer is None:
+            return None
+        weight = dense_weight(layer[0].module)
+        return parse(layer[1]).bits_per_weight(weight.shape[0], weight[0].numel()) / 8
+
+    def pack(self, model: nn.Module, parameter: str, dense: Tensor) -> tuple[Found, nn.Module]:
+        """Quantise the weight of :meth:`layer_of`, and put the packed module into ``model``.
+
+        Raises:
+            CheckpointError: it has another shape than the model's.
+            InvalidArgument: it cannot be quantised.
+        """
+        layer, text = self.layers[parameter.rpartition(".")[0]]
+        module: Any = layer.module
+        if dense.shape != module.weight.shape:
+            raise CheckpointError(
+                f"{parameter} has shape {list(dense.shape)}, not {list(module.weight.shape)}"
+            )
+        with weights_of(layer.name):
+            weight = quantize(matrix_of(module, dense), text, method=self.config.method)
+        packed = _packed(module, weight)
+        packed._parameters["bias"] = module._parameters["bias"]
+        replace(model, layer.names, module, packed.train(module.training))
+        self.report.add(layer.name, text, dense.numel())
+        self.report.convolutions += isinstance(packed, Conv2d)
+        return layer, packed
+
+    def finish(self) -> None:
+        """Note the layers of which the files had no weight, and log the report."""
+        for name, (layer, _) in self.layers.items():
+            if name == layer.name and name not in self.report.packed:
+                count = dense_weight(layer.module).numel()
+                self.report.left[name] = Left("the files have no weight of it", count)
+        self.report.log()
+
+
+def choose(model: nn.Module, config: LadderConfig) -> Choice:
+    """Choose what of ``model`` is to be packed.
+
+    Raises InvalidArgument for a name in the config that names no module.
+    """
+    stored = config.stored
+    experts = [*mixtures(model)]
+    every = [*linears(model), *experts, *stack_names(experts)]
+    every += [n for n, module in model.named_modules() if isinstance(module, nn.Conv2d)]
+    check_entries("modules", stored.modules, every, whole=True)
+    layers = survey(
+        model,
+        config.modules_to_not_convert,
+        loaded=False,
+        option="modules_to_not_convert",
+        chosen=stored.modules,
+    )
+    report = Conversion(left=dict(layers.left))
+    found = layers.found
+    if config.convolutions:
+        types = {name: parse(text) for name, text in stored.modules.items()}
+        types[""] = parse(stored.weight_type)
+        convolutions, dense = convolutions_of(
+            model,
+            config.modules_to_not_convert,
+            types,
+            loaded=False,
+            option="modules_to_not_convert",
+        )
+        for conv in convolutions:
+            report.left.pop(f"{conv.name}.weight", None)
+        report.left.update(dense)
+        found = (*found, *convolutions)
+    chosen: dict[str, tuple[Found, str]] = {}
+    for layer in found:
+        text = next((stored.modules[n] for n in layer.names if n in stored.modules), None)
+        for name in layer.names:
+            chosen[name] = layer, text or stored.weight_type
+    return Choice(config, chosen, layers.experts, report)
+
+
+def _packed(module: Any, weight: Weight) -> Linear | Conv2d:
+    """``weight``, on which no bias depends, in the place of a linear layer or a convolution."""
+    if isinstance(module, nn.Conv2d):
+        return Conv2d.in_place_of(module, weight)
+    packed = Linear.from_weight(weight)
+    packed.dtype, packed._conv1d = module.weight.dtype, is_conv1d(module)
+    return packed
