@@ -120,13 +120,20 @@ Decisions ExpertProducts::decided(const Question& q) const {
 }
 
 double ExpertProducts::expected_seconds(const Question& q) const {
+  {
+    const std::lock_guard lock(expecting_);
+    const auto found = expected_.find(q);
+    if (found != expected_.end()) return found->second;
+  }
+  double seconds = std::numeric_limits<double>::infinity();
   try {
     const auto all = candidates(decided(q), kDependent);
-    if (!all.empty() && all.front().dropped.empty()) return all.front().cost.seconds;
+    if (!all.empty() && all.front().dropped.empty()) seconds = all.front().cost.seconds;
   } catch (const Unsupported&) {
     // No kernel serves so many rows.
   }
-  return std::numeric_limits<double>::infinity();
+  const std::lock_guard lock(expecting_);
+  return expected_.try_emplace(q, seconds).first->second;
 }
 
 const LinearKernel* ExpertProducts::first_kernel(const Question& q) {

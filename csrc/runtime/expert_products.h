@@ -61,7 +61,8 @@ class ExpertProducts {
   void use(const Question& question, const std::string& schedule, std::int64_t measured);
   /// Whether a store has a plan that is the fastest of `measured` or more.
   bool has_plan(const Question& question, std::int64_t measured) const;
-  /// Of the scheduler's first choice; infinite where there is none.
+  /// Of the scheduler's first choice; infinite where there is none. Remembered: all schedules of a
+  /// question take some 10 ms.
   double expected_seconds(const Question& question) const;
   /// The scheduler's first choices, at most `count`, compiled ahead as far as a store can hold
   /// them.
@@ -81,6 +82,8 @@ class ExpertProducts {
   std::map<Question, const LinearKernel*> kernels_;
   std::vector<std::unique_ptr<const LinearKernel>> owned_;
   std::map<Question, std::set<std::string>> refused_;  // schedules, by the driver
+  mutable std::mutex expecting_;
+  mutable std::map<Question, double> expected_;
 };
 
 /// Most rows of an item, those first whose products by both stacks are expected to take least.

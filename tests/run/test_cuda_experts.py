@@ -13,7 +13,7 @@ from torch.nn import functional as F
 import ladder
 from ladder.cuda import expert_layer, experts
 from ladder.ops import activations
-from ladder.ops.activations import MOST_TOKENS_AS_THEY_COME
+from ladder.ops.activations import MOST_EXPERT_TOKENS_AS_THEY_COME
 from ladder.ops.gating import ACTIVATIONS, SWIGLU_OAI, Gating
 
 pytestmark = MARKS
@@ -227,7 +227,7 @@ def test_a_layer_rounds_tokens_and_what_is_between_its_products(activation_type)
     def rounded(t: Tensor) -> Tensor:
         return activations.round_tokens(t, activation_type).double()
 
-    for tokens in (MOST_TOKENS_AS_THEY_COME + 1, 130, 500):
+    for tokens in (MOST_EXPERT_TOKENS_AS_THEY_COME + 1, 130, 500):
         x = torch.randn(tokens, k, device="cuda").to(dtype)
         ids, weights = chosen(tokens, 2, tokens), torch.rand(tokens, 2, device="cuda")
         y = expert_layer.forward(
@@ -252,7 +252,7 @@ def test_a_layer_rounds_tokens_and_what_is_between_its_products(activation_type)
         assert ((y.double() - wanted).abs() <= allowed).all(), tokens
         plain = expert_layer.forward(x, ids, weights, gate_up, down, "silu")
         assert not torch.equal(y, plain)
-        few = [part[:MOST_TOKENS_AS_THEY_COME] for part in (x, ids, weights)]
+        few = [part[:MOST_EXPERT_TOKENS_AS_THEY_COME] for part in (x, ids, weights)]
         as_they_come = expert_layer.forward(*few, gate_up, down, "silu")
         assert torch.equal(
             expert_layer.forward(*few, gate_up, down, "silu", activation_type=activation_type),

@@ -36,8 +36,9 @@ struct LinearCase {
   std::int64_t m;
   ProblemData data;
 
-  /// Activations in {-2 .. 2}, scales of a quarter to one, of e8m0 to four, small integers as zero
-  /// points, a bias of integers: every partial sum is exact when the values of the codes are.
+  /// Activations in {-2 .. 2}, scales of a quarter to one, of e8m0 beside bf16 to four, small
+  /// integers as zero points, a bias of integers: every partial sum is exact when the values of the
+  /// codes are.
   static LinearCase integers(const Problem& problem, std::int64_t m, unsigned seed = 1) {
     std::mt19937 random(seed);
     LinearCase out{problem, m, {}};
@@ -62,9 +63,10 @@ struct LinearCase {
       data.x_scales.push_back(std::ldexp(1.0f, -static_cast<int>(random() % 3)));
     }
     for (std::int64_t i = 0; i < groups && problem.weight.scale; ++i) {
-      // Of e8m0 also from 2 on, which kernels may multiply otherwise.
+      // Of e8m0 also from 2 on, which kernels of bf16 may multiply otherwise.
       const auto drawn = random();
-      const bool powers = problem.weight.scale == Scalar::e8m0;
+      const bool powers =
+          problem.weight.scale == Scalar::e8m0 && problem.activation() == Scalar::bf16;
       const int exponent = powers ? 2 - static_cast<int>(drawn % 5) : -static_cast<int>(drawn % 3);
       data.scales.push_back(to_bits(*problem.weight.scale, std::ldexp(1.0, exponent)));
     }
