@@ -39,8 +39,9 @@ std::string helper() {
   return access(path.c_str(), X_OK) == 0 ? path.string() : std::string();
 }
 
-/// A file without a name that has `text`, at its beginning; -1 when there is no room for it. No pipe: it
-/// could fill while the helper waits for a lock. Nor a file in a folder: what is killed leaves it.
+/// A file without a name that has `text`, at its beginning; -1 when there is no room for it. No
+/// pipe: it could fill while the helper waits for a lock. Nor a file in a folder: what is killed
+/// leaves it.
 int file_of(std::string_view text) {
   const int file = unnamed_file();
   while (file >= 0 && !text.empty()) {
