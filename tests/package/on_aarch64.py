@@ -50,14 +50,16 @@ for isa in found["cpu"]:
                 y.detach(), x.detach(), dense.weight.detach(), dense.bias.detach()
             )
             (gradient,) = torch.autograd.grad(y, x, torch.ones_like(y))
-            of_dense = torch.ones_like(y) @ dense.weight
-            assert torch.allclose(gradient, of_dense, rtol=1e-4, atol=1e-4), (isa, kind, tokens)
+            ladder.testing.assert_linear_close(
+                gradient, torch.ones(tokens, 48), dense.weight.detach().T.contiguous()
+            )
         other = ladder.Linear.from_linear(torch.nn.Linear(256, 48), weight_type=kind)
         other.load_state_dict(packed.state_dict())
         assert torch.equal(other(x), packed(x)), (isa, kind)
 ladder.use_cpu_isa()
 
-# x of 8 bits: all instruction sets round to the same bits and sum integers.
+# x of 8 bits: all instruction sets round to the same bits and sum integers; blocks are added in
+# float32, in any order. A number is at most 1/254 of its block's largest away from x.
 of_isa = {}
 x = torch.randn(9, 256)
 for isa in found["cpu"]:
@@ -67,7 +69,8 @@ for isa in found["cpu"]:
     dense = layer.dequantize()
     ladder.set_activation_type(layer, "int8")
     of_isa[isa] = layer(x)
-    assert (of_isa[isa] - dense(x)).abs().max() < 0.02 * dense(x).abs().max(), isa
+    most = x.abs().max() / 254 * dense.weight.abs().sum(dim=1)
+    assert ((of_isa[isa] - dense(x)).abs() <= most).all(), isa
 assert all(torch.allclose(y, of_isa["generic"], rtol=1e-5, atol=1e-6) for y in of_isa.values())
 ladder.use_cpu_isa()
 
