@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # `make demo` and `make test` set up what they need and are quick the second time.
-.PHONY: demo test build build-tests setup cpp-test neon-test run-neon-test kill-test compile-test compile-matrix gpu-test emulate-test python-test serving-test test-hip test-vllm wheel-test matrix lint format golden fuzz sanitize clean
+.PHONY: demo test build build-tests setup cpp-test neon-test run-neon-test aarch64-test kill-test compile-test compile-matrix gpu-test emulate-test python-test serving-test test-hip test-vllm wheel-test matrix lint format golden fuzz sanitize clean
 .DELETE_ON_ERROR:
 
 PYTHON ?= python3
@@ -82,6 +82,12 @@ run-neon-test:
 	$(call shards,$(QEMU) build/aarch64/tests/core/cpu_tests)
 	for cpu in cortex-a72 neoverse-n1; do $(QEMU) -cpu $$cpu build/aarch64/tests/core/cpu_tests \
 	  --gtest_brief=1 --gtest_filter='CpuIsas*:*whole_tables*' || exit 1; done
+
+# The wheel for 64-bit ARM, cross-compiled and used under qemu with PyPI's torch. No part of
+# `make test`: the first time takes a quarter of an hour and 500 MB of packages. `TESTS=...` are
+# arguments of pytest, which runs then, too.
+aarch64-test: setup
+	PYTHON=$(PY) bash .ci/aarch64_test
 
 # Processes that tune and store, killed 200 times at any moment; runtime_tests has a sample.
 kill-test: build-tests

@@ -5,7 +5,9 @@ A program that links with this machine's glibc asks for the newest version of ea
 on no older system. The libraries still have the older versions. A stand-in has the name of a
 library and, of each of its symbols, the newest version that the older system has, without code.
 
-    python stub_libraries.py FOLDER 2.28
+    python stub_libraries.py FOLDER 2.28 [gcc]
+
+The compiler is that of the processor to link for.
 """
 
 import re
@@ -42,8 +44,8 @@ def symbols(library: str, limits: dict[str, tuple[int, ...]]) -> dict[str, Symbo
     return found
 
 
-def write(folder: Path, name: str, limits: dict[str, tuple[int, ...]]) -> None:
-    library = run("gcc", f"-print-file-name={name}").strip()
+def write(folder: Path, name: str, limits: dict[str, tuple[int, ...]], gcc: str) -> None:
+    library = run(gcc, f"-print-file-name={name}").strip()
     assembly = ['.section .note.GNU-stack,"",@progbits', ".data"]
     versions = set()
     for number, (symbol, row) in enumerate(sorted(symbols(library, limits).items())):
@@ -57,11 +59,11 @@ def write(folder: Path, name: str, limits: dict[str, tuple[int, ...]]) -> None:
     with script.open("a") as out:
         out.write("none { local: s*; };\n")
     link = ["-shared", "-nostdlib", f"-Wl,-soname,{name}", f"-Wl,--version-script,{script}"]
-    run("gcc", *link, "-o", str(folder / name), str(text))
+    run(gcc, *link, "-o", str(folder / name), str(text))
 
 
 if __name__ == "__main__":
-    target = Path(sys.argv[1])
+    target, glibc, compiler = Path(sys.argv[1]), sys.argv[2], (sys.argv[3:] or ["gcc"])[0]
     target.mkdir(parents=True, exist_ok=True)
     for each in LIBRARIES:
-        write(target, each, LIMITS[sys.argv[2]])
+        write(target, each, LIMITS[glibc], compiler)

@@ -8,7 +8,13 @@ int __fxstat(int version, int file, struct stat* status);
 int __fxstatat(int version, int folder, const char* path, struct stat* status, int flags);
 int __xstat(int version, const char* path, struct stat* status);
 int __lxstat(int version, const char* path, struct stat* status);
-enum { kStatVersion = 1 };  // of x86-64's struct stat
+#if defined(__x86_64__)
+enum { kStatVersion = 1 };  // _STAT_VER of that glibc
+#elif defined(__aarch64__)
+enum { kStatVersion = 0 };
+#else
+#error "which version of struct stat?"
+#endif
 
 HIDDEN int stat(const char* path, struct stat* status) {
   return __xstat(kStatVersion, path, status);

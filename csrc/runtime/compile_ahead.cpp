@@ -4,7 +4,6 @@
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <spawn.h>
-#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -22,6 +21,7 @@
 #include <system_error>
 #include <thread>
 
+#include "base/unnamed_file.h"
 #include "codegen/target.h"
 
 extern char** environ;
@@ -39,10 +39,11 @@ std::string helper() {
   return access(path.c_str(), X_OK) == 0 ? path.string() : std::string();
 }
 
-/// `text` as a file without a name, at its beginning; -1 when there is no room for it. No pipe: it
-/// could fill while the helper waits for a lock. Nor a file in a folder: what is killed leaves it.
-int unnamed_file(std::string_view text) {
-  const int file = memfd_create("ladder", MFD_CLOEXEC);
+/// A file without a name that has `text`, at its beginning; -1 when there is no room for it. No
+/// pipe: it could fill while the helper waits for a lock. Nor a file in a folder: what is killed
+/// leaves it.
+int file_of(std::string_view text) {
+  const int file = unnamed_file();
   while (file >= 0 && !text.empty()) {
     const auto written = write(file, text.data(), text.size());
     if (written < 0 && errno == EINTR) continue;
@@ -59,7 +60,7 @@ int unnamed_file(std::string_view text) {
 /// Starts the helper with `source` as its input; -1 when that fails.
 pid_t start(const std::string& program, const KernelKey& key, const KernelStore& store,
             const Target& target) {
-  const int input = unnamed_file(key.source);
+  const int input = file_of(key.source);
   if (input < 0) return -1;
   std::vector<std::string> words{program, store.folder(), store.key_folder(),
                                  std::string(target.name), key.flags};

@@ -240,7 +240,7 @@ std::string random_hex(std::size_t bytes) {
   std::string text;
   while (text.size() < 2 * bytes) {
     unsigned char byte = 0;
-    if (getrandom(&byte, 1, 0) != 1) continue;  // interrupted: it never fails otherwise
+    if (getentropy(&byte, 1) != 0) continue;  // it fails only where the system is out of order
     text += "0123456789abcdef"[byte >> 4];
     text += "0123456789abcdef"[byte & 15];
   }

@@ -71,12 +71,20 @@ def _cpu_kernels(found: dict[str, Any]) -> str:
     return f"{found['cpu_in_use']} in use{also}{missing}"
 
 
-def _cpu_name() -> str:
-    """The model name of the processor, or its architecture where the system does not tell."""
-    cpuinfo = Path("/proc/cpuinfo")
+def _cpu_name(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+    """The model name of the processor. Where the system has none, as on 64-bit ARM: its
+    architecture, and the numbers of its maker and of its kinds of cores."""
     lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.machine()
+
+    def values(key: str) -> list[str]:
+        found = (line.partition(":")[2].strip() for line in lines if line.startswith(key))
+        return list(dict.fromkeys(found))
+
+    if names := values("model name"):
+        return names[0]
+    numbers = {word: values(f"CPU {word}") for word in ("implementer", "part")}
+    told = (f"{word} {' and '.join(found)}" for word, found in numbers.items() if found)
+    return ", ".join([platform.machine(), *told])
 
 
 def _compiler(found: dict[str, Any]) -> str:

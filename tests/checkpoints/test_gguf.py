@@ -65,8 +65,9 @@ def check_equal(path, folder):
     for name, tensor in theirs.items():
         assert torch.equal(ours[name], tensor), name
     assert torch.equal(logits(model), logits(dense))
-    # The same weights, multiplied in another order; test_transformers_folders allows 1e-3 of 10.
-    assert (packed - logits(dense)).abs().max() <= 1e-4 * logits(dense).abs().max()
+    # The same weights, multiplied in another order. With iq1_m scores of attention are so large
+    # that a softmax near a tie makes their rounding 1e-4 of the largest logit (AVX2; NEON: 2e-4).
+    assert (packed - logits(dense)).abs().max() <= 1e-3 * logits(dense).abs().max()
 
 
 def bits_of(weight):

@@ -2,6 +2,7 @@
 """``ladder devices``: what is known, and what is found on a machine with and without a GPU."""
 
 import json
+import platform
 
 import pytest
 import torch
@@ -9,7 +10,7 @@ import torch
 import ladder
 from ladder._C import devices as native
 from ladder.bounds.machines import machines
-from ladder.cli import main
+from ladder.cli import devices, main
 
 
 def run(capsys, *arguments):
@@ -29,6 +30,21 @@ def test_every_row_is_listed_and_says_whether_kernels_are_compiled_for_it(capsys
     assert rows["x86_avx2"]["no_kernels"]
     text = run(capsys)
     assert all(name in text for name in rows)
+
+
+@pytest.mark.parametrize(
+    ("cpuinfo", "name"),
+    [
+        ("model name\t: EPYC\nmodel name\t: EPYC\n", "EPYC"),
+        ("CPU part\t: 0xd85\nCPU part\t: 0xd87\nCPU part\t: 0xd85\n", ", part 0xd85 and 0xd87"),
+        ("CPU implementer\t: 0x41\nCPU part\t: 0xd4f\n", ", implementer 0x41, part 0xd4f"),
+        ("", ""),
+    ],
+)
+def test_a_processor_is_named_or_its_numbers_are_told(cpuinfo, name, tmp_path):
+    (tmp_path / "cpuinfo").write_text(cpuinfo)
+    expected = name if name == "EPYC" else platform.machine() + name
+    assert devices._cpu_name(tmp_path / "cpuinfo") == expected
 
 
 def test_what_the_machine_has_is_said(capsys):

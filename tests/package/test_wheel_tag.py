@@ -19,13 +19,29 @@ void* opened(const char* name) { return dlopen(name, RTLD_NOW); }
 """
 
 
+#: The first glibc of each processor, whose version a symbol of that age has.
+FIRST = {"x86_64": (2, 2, 5), "aarch64": (2, 17)}
+
+
+@pytest.fixture(params=FIRST)
+def processor(request):
+    return request.param
+
+
 @pytest.fixture
-def build(tmp_path):
-    """A function that links a library which needs dlopen, with more options."""
-    compiler = shutil.which("gcc")
+def compiler(processor):
+    """This machine's, or a cross compiler, whose glibc is of the same age on Debian."""
+    native = platform.machine() == processor
+    found = shutil.which("gcc" if native else f"{processor}-linux-gnu-gcc")
     glibc = tuple(int(part) for part in platform.libc_ver()[1].split(".")[:2])
-    if compiler is None or glibc < (2, 34) or platform.machine() != "x86_64":
-        pytest.skip("needs gcc on x86-64 with glibc 2.34, where dlopen got a new version")
+    if found is None or glibc < (2, 34):
+        pytest.skip(f"needs gcc for {processor} with glibc 2.34, where dlopen got a new version")
+    return found
+
+
+@pytest.fixture
+def build(tmp_path, compiler):
+    """A function that links a library which needs dlopen, with more options."""
     (tmp_path / "opened.c").write_text(SOURCE)
 
     def built(*options: str) -> Path:
@@ -37,19 +53,28 @@ def build(tmp_path):
     return built
 
 
-def test_a_binary_of_a_younger_system_is_refused_and_of_the_stand_ins_not(build, tmp_path):
-    assert wheel_tag.objections([build()], (2, 28)) == ["libopened.so needs GLIBC_2.34"]
-    assert wheel_tag.objections([build()], (2, 34)) == []
+def test_a_binary_of_a_younger_system_is_refused_and_of_the_stand_ins_not(
+    build, compiler, processor, tmp_path
+):
+    why = ["libopened.so needs GLIBC_2.34"]
+    assert wheel_tag.objections([build()], (2, 28), processor) == why
+    assert wheel_tag.objections([build()], (2, 34), processor) == []
     script, stubs = ROOT / "cmake/stub_libraries.py", tmp_path / "stubs"
-    subprocess.run([sys.executable, script, stubs, "2.28"], check=True)
+    subprocess.run([sys.executable, script, stubs, "2.28", compiler], check=True)
     old = build("-nodefaultlibs", str(stubs / "libc.so.6"))
-    assert wheel_tag.needed_versions(old) == {"GLIBC": (2, 2, 5)}
-    assert wheel_tag.objections([old], (2, 28)) == []
+    assert wheel_tag.needed_versions(old) == {"GLIBC": FIRST[processor]}
+    assert wheel_tag.objections([old], (2, 28), processor) == []
 
 
-def test_a_library_that_not_every_system_has_is_refused(build):
+def test_a_library_that_not_every_system_has_is_refused(build, processor):
     library = build("-Wl,--no-as-needed", "-l:libresolv.so.2")
-    assert "libopened.so needs libresolv.so.2" in wheel_tag.objections([library], (2, 36))
+    why = "libopened.so needs libresolv.so.2"
+    assert why in wheel_tag.objections([library], (2, 36), processor)
+
+
+def test_a_binary_for_another_processor_is_refused(build, processor):
+    (other,) = set(wheel_tag.PROCESSORS) - {processor}
+    assert f"libopened.so is not for {other}" in wheel_tag.objections([build()], (2, 36), other)
 
 
 @pytest.mark.parametrize(

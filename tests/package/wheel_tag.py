@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whether a wheel's tags are true: python tests/package/wheel_tag.py WHEEL.
 
-cp310-abi3: its one module of Python keeps to the limited API. manylinux_X_Y: no symbol that its
-binaries need is younger than the libraries of a system with glibc X.Y (PEP 600).
+cp310-abi3: its one module of Python keeps to the limited API. manylinux_X_Y_PROCESSOR: its binaries
+are for that processor, and no symbol that they need is younger than the libraries of a system with
+glibc X.Y (PEP 600).
 """
 
 import re
@@ -24,7 +25,12 @@ RUNTIMES = {
 #: Libraries that every system of the tag has, ours and torch's.
 ALLOWED = {
     *("libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "libstdc++.so.6"),
-    *("libgcc_s.so.1", "ld-linux-x86-64.so.2", "libladder_core.so", "libtorch_cpu.so"),
+    *("libgcc_s.so.1", "libladder_core.so", "libtorch_cpu.so"),
+}
+#: Of each processor the number in ELF's header and the name of glibc's loader.
+PROCESSORS = {
+    "x86_64": (62, "ld-linux-x86-64.so.2"),
+    "aarch64": (183, "ld-linux-aarch64.so.1"),
 }
 BINARIES = {"libladder.so", "libladder_core.so", "_C.abi3.so", "ladder-nvrtc"}
 VERSION = re.compile(r"Name: (GLIBCXX|GLIBC|CXXABI|GCC)_([\d.]+)")
@@ -47,22 +53,30 @@ def needed_libraries(library: Path) -> set[str]:
     return set(re.findall(r"\(NEEDED\).*\[(.*)\]", text))
 
 
-def objections(libraries: list[Path], glibc: tuple[int, int]) -> list[str]:
-    """Why these binaries are not of manylinux_<glibc>; empty if they are."""
+def elf_machine(library: Path) -> int:
+    return int.from_bytes(library.read_bytes()[18:20], "little")
+
+
+def objections(libraries: list[Path], glibc: tuple[int, int], processor: str) -> list[str]:
+    """Why these binaries are not of manylinux_<glibc>_<processor>; empty if they are."""
+    machine, loader = PROCESSORS[processor]
     limits = {"GLIBC": glibc, **RUNTIMES[max(known for known in RUNTIMES if known <= glibc)]}
     out = []
     for library in libraries:
+        if elf_machine(library) != machine:
+            out.append(f"{library.name} is not for {processor}")
         for family, version in needed_versions(library).items():
             if version > limits[family]:
                 out.append(f"{library.name} needs {family}_{'.'.join(map(str, version))}")
-        out += [f"{library.name} needs {name}" for name in needed_libraries(library) - ALLOWED]
+        others = needed_libraries(library) - ALLOWED - {loader}
+        out += [f"{library.name} needs {name}" for name in others]
     return out
 
 
 def main(wheel: Path) -> None:
     tag = re.fullmatch(r"ladder_torch-[\d.a-z]+-cp310-abi3-(.*)\.whl", wheel.name)
     assert tag, f"{wheel.name} is for one version of Python only"
-    platforms = re.findall(r"manylinux_(\d+)_(\d+)_x86_64", tag[1])
+    platforms = re.findall(rf"manylinux_(\d+)_(\d+)_({'|'.join(PROCESSORS)})", tag[1])
     assert platforms, f"{wheel.name} is for this machine only"
     with tempfile.TemporaryDirectory() as folder, zipfile.ZipFile(wheel) as archive:
         names = [name for name in archive.namelist() if Path(name).name in BINARIES]
@@ -70,9 +84,9 @@ def main(wheel: Path) -> None:
         assert {Path(name).name for name in names} == BINARIES, f"binaries are {names}"
         assert set(others) <= set(names), f"another's binary is in the wheel: {others}"
         libraries = [Path(archive.extract(name, folder)) for name in names]
-        for major, minor in platforms:
-            found = objections(libraries, (int(major), int(minor)))
-            assert not found, f"not manylinux_{major}_{minor}: {found}"
+        for major, minor, processor in platforms:
+            found = objections(libraries, (int(major), int(minor)), processor)
+            assert not found, f"not manylinux_{major}_{minor}_{processor}: {found}"
     print(f"tag: {tag[1]} is what the binaries satisfy")
 
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fcntl.h>
 #include <spawn.h>
-#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -19,6 +18,7 @@
 
 #include "base/error.h"
 #include "base/joined.h"
+#include "base/unnamed_file.h"
 #include "codegen/hip/compilers.h"
 #include "codegen/hip/libraries.h"
 
@@ -47,7 +47,7 @@ std::string all_of(int file) {
 
 /// Runs a program to its end. Its output goes to a file without a name: a pipe could fill.
 Ran run(std::vector<std::string> words) {
-  const int output = memfd_create("ladder", MFD_CLOEXEC);
+  const int output = unnamed_file();
   if (output < 0) return {{}, std::strerror(errno)};
   std::vector<char*> arguments;
   for (auto& word : words) arguments.push_back(word.data());

@@ -2,8 +2,13 @@
 #include "codegen/hip/libraries.h"
 
 #include <dlfcn.h>
+#if defined(__APPLE__)
+#include <mach-o/dyld.h>
+#else
 #include <link.h>
+#endif
 
+#include <cstdint>
 #include <cstdlib>
 #include <filesystem>
 #include <mutex>
@@ -15,6 +20,24 @@ std::mutex mutex;
 std::vector<std::string>& added() {
   static auto& all = *new std::vector<std::string>;
   return all;
+}
+
+/// Paths of the libraries that this process has loaded.
+std::vector<std::string> all_loaded() {
+  std::vector<std::string> paths;
+#if defined(__APPLE__)
+  for (std::uint32_t i = 0; i < _dyld_image_count(); ++i) {
+    if (const char* path = _dyld_get_image_name(i); path != nullptr) paths.emplace_back(path);
+  }
+#else
+  dl_iterate_phdr(
+      [](dl_phdr_info* info, std::size_t, void* data) {
+        static_cast<std::vector<std::string>*>(data)->emplace_back(info->dlpi_name);
+        return 0;
+      },
+      &paths);
+#endif
+  return paths;
 }
 
 }  // namespace
@@ -46,25 +69,14 @@ std::vector<std::string> roots() {
 
 // By the names of files: a wheel may have given the library a name of its own, with a hash in it.
 std::string loaded(std::string_view name) {
-  struct Search {
-    std::string_view name;
-    std::string path;
-  } search{name, {}};
-  dl_iterate_phdr(
-      [](dl_phdr_info* info, std::size_t, void* data) {
-        auto& wanted = *static_cast<Search*>(data);
-        const std::filesystem::path path = info->dlpi_name;
-        const std::string file = path.filename().string();
-        const auto rest = file.substr(0, wanted.name.size()) == wanted.name
-                              ? file.substr(wanted.name.size())
-                              : std::string("?");
-        // "libamdhip64.so.6", "libamdhip64-0123abcd.so"; not "libamdhip64_else.so".
-        if (rest.empty() || (rest[0] != '.' && rest[0] != '-')) return 0;
-        wanted.path = path.string();
-        return 1;
-      },
-      &search);
-  return search.path;
+  for (const std::filesystem::path path : all_loaded()) {
+    const std::string file = path.filename().string();
+    if (!file.starts_with(name)) continue;
+    // "libamdhip64.so.6", "libamdhip64-0123abcd.so"; not "libamdhip64_else.so".
+    const char next = file.size() > name.size() ? file[name.size()] : '\0';
+    if (next == '.' || next == '-') return path.string();
+  }
+  return {};
 }
 
 void* open_library(const std::string& name, const std::string& beside) {
