@@ -151,6 +151,44 @@ TEST(Emulated, kernels_that_have_scales_in_the_other_place_are_exact) {
   expect_exact(cases, device("h200"));
 }
 
+// One product takes the factor of the fields and seven bits of a scale's code, two more the rest.
+TEST(Emulated, every_scale_that_is_a_power_of_two_is_exact) {
+  const DecodeSchedule decode{.tokens = 8,
+                              .warps_n = 2,
+                              .warps_k = 1,
+                              .blocks_per_warp = 1,
+                              .weights = weights::DoubleBuffered{.k_tiles = 2},
+                              .scale_place = ScalePlace::rounded};
+  std::vector<Case> cases;
+  for (const char* type : {"mxfp4", "float4_e3m0,group=64,scale=e8m0"}) {
+    cases.push_back({linear_of(ttype(type), 256, 128, Scalar::bf16, 8), decode});
+    for (const auto& [problem, schedule] :
+         testing::tile_case(testing::kRoundedShapes[0], ttype(type), Scalar::bf16, Reduction::none,
+                            Route::multiply_add, false, 3, true, {}, ScalePlace::rounded)) {
+      cases.push_back({problem, schedule});
+    }
+  }
+  ASSERT_GE(cases.size(), 4U);
+  const Device& on = device("h200");
+  for (const Case& c : cases) {
+    const Program program = lower(decide(c.problem, on), c.schedule);
+    const auto kernel = emulate::load({{cuda::emit(program), program.name}},
+                                      emulate::Language::cuda, on.capability)[0];
+    auto data = LinearCase::integers(c.problem, 1);
+    std::fill(data.data.x.begin(), data.data.x.end(), 0);
+    data.data.x[c.problem.k - 5] = data.bits(1);
+    constexpr std::uint32_t kHeld = 251;  // up to 2^123, of which bf16 holds 16 times as much
+    for (std::uint32_t first = 0; first < kHeld; first += c.problem.n) {
+      for (std::size_t i = 0; i < data.data.scales.size(); ++i) {
+        const auto row = static_cast<std::uint32_t>(i) / c.problem.groups();
+        data.data.scales[i] = (first + row) % kHeld;
+      }
+      EXPECT_EQ(objection_to(c, on, program, kernel, data, 1), "")
+          << to_string(c.problem) << "; " << to_string(c.schedule) << "; from " << first;
+    }
+  }
+}
+
 /// A statement without which another thread, copy or kernel may come too early.
 struct Act {
   std::string name;

@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -24,6 +25,10 @@ const Device& h200() { return device("h200"); }
 constexpr const char* kTypes[] = {
     "nvfp4", "float4_e2m1,group=32,scale=float8_e4m3", "float4_e2m1,group=64,scale=float8_e4m3",
     "float4_e2m1,channel,scale=float8_e4m3", "float5_e3m1,group=16,scale=float8_e4m3"};
+/// Beside bf16 one product makes operands of these and of their scales, whose powers of two are all
+/// that a byte has.
+constexpr const char* kPowers[] = {"mxfp4", "float4_e3m0,group=64,scale=e8m0",
+                                   "float3_e1m1,group=32,scale=e8m0"};
 
 /// One k-tile, a ring, warps apart by signals, and several tiles per CTA with a bulk copy.
 std::vector<DecodeSchedule> ways(ScalePlace place) {
@@ -62,8 +67,10 @@ struct Case {
 
 /// Of every type, activation and way; checked.
 void for_each_case(ScalePlace place, const std::function<void(const Case&)>& use) {
-  for (const char* type : kTypes) {
+  const bool powers = place == ScalePlace::rounded;
+  for (const char* type : powers ? std::span<const char* const>(kPowers) : kTypes) {
     for (Scalar activation : {Scalar::f16, Scalar::bf16}) {
+      if (powers && activation == Scalar::f16) continue;
       for (const DecodeSchedule& schedule : ways(place)) {
         const std::int64_t splits = schedule.reduction == Reduction::none ? 1 : 2;
         const Problem problem =
@@ -110,7 +117,10 @@ TEST_P(ScalesIn, are_exact_for_every_value_and_every_scale) {
       for (std::int64_t row = 0; row < c.problem.n; ++row) {
         const auto both = at + static_cast<std::uint32_t>(row);
         const auto scale = both >> c.problem.weight.bits;
-        const bool finite = std::isfinite(to_number(*c.problem.weight.scale, scale));
+        // An operand of 2^128 and more is infinite.
+        const double number = to_number(*c.problem.weight.scale, scale);
+        const bool finite = std::isfinite(number) &&
+                            number * max_value(*c.problem.weight.element) < std::ldexp(1, 128);
         for (std::int64_t g = 0; g < groups; ++g) {
           data.data.scales[row * groups + g] = finite ? scale : 0;
         }
@@ -124,9 +134,12 @@ TEST_P(ScalesIn, are_exact_for_every_value_and_every_scale) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Places, ScalesIn,
-                         ::testing::Values(ScalePlace::sums, ScalePlace::operands),
+                         ::testing::Values(ScalePlace::sums, ScalePlace::operands,
+                                           ScalePlace::rounded),
                          [](const auto& info) {
-                           return info.param == ScalePlace::sums ? "sums" : "operands";
+                           return info.param == ScalePlace::sums       ? "sums"
+                                  : info.param == ScalePlace::operands ? "operands"
+                                                                       : "rounded";
                          });
 
 TEST(ScalePlaces, give_the_same_program_by_either_name) {
