@@ -83,6 +83,19 @@ def open_translated(
     return shards, translation.stored_config(fields, tuple(sorted({*dense, "lm_head"})))
 
 
+def _check_finite(tensor: Tensor, name: str) -> None:
+    """Raise CheckpointError where scales or biases are NaN or infinite."""
+    if name.endswith("_scales"):
+        not_finite = tensor.view(torch.uint8) == 255  # NaN, of e8m0
+    elif name.endswith("_bias"):
+        not_finite = ~torch.isfinite(tensor)
+    else:
+        return
+    if bool(not_finite.any()):
+        at = torch.nonzero(not_finite)[0].tolist()
+        raise CheckpointError(f"{name}{at} is not finite")
+
+
 def repack_translated(
     folder: Path,
     config: Mapping[str, Any],
@@ -122,7 +135,9 @@ def repack_translated(
     def fill(index: int, file: ShardFiller) -> None:
         for name in described[index]:
             if shards.theirs[name] in translation.names:
-                file.write(name, shards.read([name])[name])
+                tensor = shards.read([name])[name]
+                _check_finite(tensor, shards.theirs[name])
+                file.write(name, tensor)
             else:
                 file.copy(shards, name)
 

@@ -38,8 +38,8 @@ def repack(
     force: Force = False,
     as_json: Json = False,
 ) -> None:
-    """Turn a GPTQ, AWQ, FP8, ModelOpt, compressed-tensors, bitsandbytes, AutoRound, Quark, BitNet
-    or GGUF checkpoint into a ladder one, value by value.
+    """Turn a GPTQ, AWQ, FP8, MXFP4 (gpt-oss), ModelOpt, compressed-tensors, bitsandbytes,
+    AutoRound, Quark, BitNet or GGUF checkpoint into a ladder one, value by value.
 
     Examples:
 

@@ -99,6 +99,14 @@ def test_damaged_stacks_are_named(name, part, change, why, stacks, tmp_path):
     assert f"{name}_{part}" in str(raised.value) and not (tmp_path / "b").exists()
 
 
+@pytest.mark.parametrize(("part", "value"), [("scales", 255), ("bias", float("inf"))])
+def test_numbers_that_are_not_finite_are_named(part, value, stacks, tmp_path):
+    stacks[DOWN].tensors[part][1, 5] = value
+    with pytest.raises(CheckpointError, match=rf"{DOWN}_{part}\[1, 5.* not finite"):
+        repack(folder_of(stacks, tmp_path / "a"), tmp_path / "b")
+    assert not (tmp_path / "b").exists()
+
+
 def test_rows_that_are_not_gate_and_up_in_turn_are_refused(stacks, tmp_path):
     tensors = stacks[GATE_UP].tensors
     for part, tensor in tensors.items():
