@@ -74,14 +74,16 @@ def new_folder(destination: Path, *, force: bool) -> Iterator[Path]:
             check_destination(destination, force=force)  # another process may have been quicker
             old = leftovers.replaced(temporary)
             with writing(destination):
-                if destination.exists():
+                if force and destination.exists():
                     held.enter_context(leftovers.held(destination))
                     destination.rename(old)
                 try:
+                    # The system refuses a name that another process gave to its folder since.
                     temporary.rename(destination)
                 except OSError:
                     if old.exists():
                         old.rename(destination)
+                    check_destination(destination, force=force)
                     raise
             _sync(parent)
             shutil.rmtree(old, ignore_errors=True)

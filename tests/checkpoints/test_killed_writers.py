@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ladder.checkpoints import repack
+from ladder.checkpoints import repack, writer
 from ladder.checkpoints.writer import new_folder
 from ladder.errors import InvalidArgument
 
@@ -117,6 +117,32 @@ def test_two_processes_that_write_one_folder_leave_a_whole_one(whole, tmp_path):
     (refusal,) = [text for each, text in zip(pair, texts, strict=True) if each.returncode]
     assert "exists; pass force" in refusal
     assert names(tmp_path) == ["out"] and contents(out) == whole
+
+
+def test_a_folder_written_after_the_last_check_is_not_replaced(tmp_path, monkeypatch):
+    """The other process takes the name between the check and the rename."""
+    out, check = tmp_path / "out", writer.check_destination
+    checks = []
+
+    def checked(destination, *, force):
+        check(destination, force=force)
+        checks.append(destination)
+        if len(checks) == 3:
+            out.mkdir()
+            (out / "theirs").write_text("")
+
+    monkeypatch.setattr(writer, "check_destination", checked)
+    with pytest.raises(InvalidArgument, match="exists; pass force"), new_folder(out, force=False):
+        pass
+    assert len(checks) == 3
+    assert names(tmp_path) == ["out"] and names(out) == ["theirs"]
+
+
+def test_an_empty_folder_is_written_without_force(tmp_path):
+    (tmp_path / "out").mkdir()
+    with new_folder(tmp_path / "out", force=False) as mine:
+        (mine / "a").write_text("")
+    assert names(tmp_path) == ["out"] and names(tmp_path / "out") == ["a"]
 
 
 def test_the_folder_has_the_rights_that_the_umask_leaves(tmp_path):
