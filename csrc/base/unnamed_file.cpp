@@ -5,7 +5,11 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdlib>
+#include <filesystem>
+#include <string>
+#include <system_error>
 
 namespace ladder {
 
@@ -15,10 +19,16 @@ int unnamed_file() {
 #else
   // In a folder that may be written, and for a moment with a name: a process that is killed then
   // leaves an empty file.
-  char path[] = "/tmp/ladder-XXXXXX";
-  const int file = mkstemp(path);
+  std::error_code failed;
+  const auto folder = std::filesystem::temp_directory_path(failed);
+  if (failed) {
+    errno = failed.value();
+    return -1;
+  }
+  std::string path = (folder / "ladder-XXXXXX").string();
+  const int file = mkstemp(path.data());
   if (file < 0) return -1;
-  unlink(path);
+  unlink(path.c_str());
   fcntl(file, F_SETFD, FD_CLOEXEC);
   return file;
 #endif

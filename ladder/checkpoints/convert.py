@@ -21,18 +21,12 @@ from ladder.checkpoints.model_files import (
     ShardFiller,
     check_apart,
     describe_tensors,
-    write_shards,
+    write_model,
 )
 from ladder.checkpoints.report import Report, TypeRow
 from ladder.checkpoints.shards import ShardSet, open_shards, read_json
 from ladder.checkpoints.source import OLD_KEY, read_quantization, require_folder
-from ladder.checkpoints.writer import (
-    carried_files,
-    carry,
-    check_destination,
-    new_folder,
-    write_json,
-)
+from ladder.checkpoints.writer import carried_files, check_destination
 from ladder.errors import CheckpointError, InvalidArgument, Unsupported
 from ladder.nn.dense_experts import STACKS
 from ladder.nn.linear import Linear
@@ -159,15 +153,15 @@ def convert(
         activation_type=activation_type,
         convolutions=filters,
     )
-    with new_folder(destination, force=force) as temporary:
-        report.shards, report.bytes_after = write_shards(
-            temporary,
-            _described(shards, plans, merged),
-            partial(_fill, shards, plans, merged, ttype, method, report, progress),
-            carried=sum((folder / file).stat().st_size for file in files),
-        )
-        carry(folder, temporary, files)
-        write_json(temporary / "config.json", stored.put_in(config))
+    report.shards, report.bytes_after = write_model(
+        folder,
+        destination,
+        _described(shards, plans, merged),
+        partial(_fill, shards, plans, merged, ttype, method, report, progress),
+        files=files,
+        config=stored.put_in(config),
+        force=force,
+    )
     report.seconds = time.perf_counter() - start
     conversion.log()
     return report

@@ -4,15 +4,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ladder.checkpoints.header import DTYPE_BITS, DTYPE_NAMES, read_header
 from ladder.checkpoints.shards import ShardSet
-from ladder.checkpoints.writer import ShardWriter, require_space, write_json
+from ladder.checkpoints.writer import (
+    ShardWriter,
+    carry,
+    new_folder,
+    require_space,
+    write_json,
+)
 from ladder.errors import InvalidArgument
 from ladder.nn.report import Progress
 
@@ -94,6 +101,42 @@ def write_shards(
         fields = {"metadata": {"total_size": total}, "weight_map": dict(sorted(weight_map.items()))}
         write_json(folder / "model.safetensors.index.json", fields)
     return len(used), total
+
+
+def write_model(
+    source: Path,
+    destination: Path,
+    described: Sequence[dict[str, Described]],
+    fill: Callable[[int, ShardFiller], None],
+    *,
+    files: list[Path],
+    config: Mapping[str, Any],
+    force: bool,
+    progress: Progress | None = None,
+) -> tuple[int, int]:
+    """Write the model folder ``destination``, whole or not at all.
+
+    Args:
+        source: the folder of ``files``, which are copied.
+        described, fill, progress: see :func:`write_shards`.
+        config: config.json.
+        force: replace an existing folder.
+    Returns:
+        As :func:`write_shards`.
+    Raises:
+        InvalidArgument, DestinationError: as :func:`ladder.checkpoints.writer.new_folder`.
+    """
+    with new_folder(destination, force=force) as temporary:
+        written = write_shards(
+            temporary,
+            described,
+            fill,
+            carried=sum((source / file).stat().st_size for file in files),
+            progress=progress,
+        )
+        carry(source, temporary, files)
+        write_json(temporary / "config.json", config)
+    return written
 
 
 def describe_tensors(tensors: dict[str, Tensor]) -> dict[str, Described]:

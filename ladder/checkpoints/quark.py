@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from ladder.checkpoints.activation_schemes import INPUT_PARTS
+from ladder.checkpoints.fp8 import canonical, words
 from ladder.checkpoints.layer import (
     BYTES,
     INPUT_SCALES,
@@ -38,7 +39,6 @@ from ladder.checkpoints.layer import (
     fail,
     require,
     side_of,
-    words_of_bytes,
 )
 from ladder.checkpoints.quark_config import ELEMENTS, MX_GROUP, Config, Module
 from ladder.errors import Unsupported
@@ -83,18 +83,6 @@ def measure(parts: Mapping[str, Stored], config: Module, name: str, k: int | Non
     return Layer(name, n, k, 8, k, 1, block, config, element.name)
 
 
-def canonical(part: str, tensor: Tensor, layer: Layer) -> tuple[str, Tensor]:
-    """The canonical tensor that a stored one becomes, and its name: ladder.checkpoints.layer."""
-    if part == "weight":
-        return "qweight", words_of_bytes(tensor)
-    if part == "weight_scale":
-        scales = tensor.reshape(-1, layer.groups).contiguous()
-        return "scales", scales if layer.scale is None else scales.view(torch.uint8)
-    if part in INPUT_SCALES and layer.is_static:
-        return "input_scale", tensor.reshape(-1).to(torch.float32)
-    return "", tensor
-
-
 def side(tensors: Mapping[str, Tensor], layer: Layer) -> Side:
     """Return the scales of a layer, canonical.
 
@@ -111,11 +99,6 @@ def side(tensors: Mapping[str, Tensor], layer: Layer) -> Side:
         raise Unsupported(f"{layer.name}.weight_zero_point is not 0, as ladder's of int8 are")
     small = (part for part in ("weight_scale", *INPUT_SCALES) if part in tensors)
     return side_of(dict(canonical(part, tensors[part], layer) for part in small), layer)
-
-
-def words(qweight: Tensor, layer: Layer, rows: slice) -> Tensor:
-    """Return the codes of some rows as int32 [rows, ceil(K * bits / 32)], canonical."""
-    return words_of_bytes(qweight[rows])
 
 
 def shapes(n: int, k: int, config: Module) -> dict[str, tuple[tuple[int, ...], torch.dtype | None]]:

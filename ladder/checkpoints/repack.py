@@ -20,7 +20,7 @@ from ladder.checkpoints.model_files import (
     check_apart,
     describe_tensors,
     nbytes,
-    write_shards,
+    write_model,
 )
 from ladder.checkpoints.report import Report, TypeRow
 from ladder.checkpoints.shards import read_json
@@ -34,13 +34,7 @@ from ladder.checkpoints.source import (
     require_folder,
 )
 from ladder.checkpoints.translated import repack_translated
-from ladder.checkpoints.writer import (
-    carried_files,
-    carry,
-    check_destination,
-    new_folder,
-    write_json,
-)
+from ladder.checkpoints.writer import carried_files, check_destination
 from ladder.errors import InvalidArgument
 from ladder.nn.report import Progress
 from ladder.types import parse
@@ -142,16 +136,16 @@ def repack(
         activation_types={} if weights_only else _activation_types(plans),
     )
     config = {key: value for key, value in source.config.items() if key != OLD_KEY}
-    with new_folder(destination, force=force) as temporary:
-        report.shards, report.bytes_after = write_shards(
-            temporary,
-            _described(source, plans),
-            partial(_fill, source, plans),
-            carried=sum((folder / file).stat().st_size for file in files),
-            progress=progress,
-        )
-        carry(folder, temporary, files)
-        write_json(temporary / "config.json", stored.put_in(config))
+    report.shards, report.bytes_after = write_model(
+        folder,
+        destination,
+        _described(source, plans),
+        partial(_fill, source, plans),
+        files=files,
+        config=stored.put_in(config),
+        force=force,
+        progress=progress,
+    )
     report.seconds = time.perf_counter() - start
     return report
 

@@ -15,11 +15,11 @@ from torch import Tensor
 from ladder.checkpoints.folder import StoredConfig
 from ladder.checkpoints.header import DTYPE_NAMES, Entry
 from ladder.checkpoints.layer import is_embedding, stored_as
-from ladder.checkpoints.model_files import Described, ShardFiller, write_shards
+from ladder.checkpoints.model_files import Described, ShardFiller, write_model
 from ladder.checkpoints.mxfp4 import Translation, translate
 from ladder.checkpoints.report import Report, TypeRow
 from ladder.checkpoints.shards import ShardSet, open_shards
-from ladder.checkpoints.writer import carried_files, carry, new_folder, write_json
+from ladder.checkpoints.writer import carried_files
 from ladder.errors import CheckpointError
 from ladder.nn.report import Progress
 from ladder.types import parse
@@ -141,15 +141,15 @@ def repack_translated(
             else:
                 file.copy(shards, name)
 
-    with new_folder(destination, force=force) as temporary:
-        report.shards, report.bytes_after = write_shards(
-            temporary,
-            described,
-            fill,
-            carried=sum((folder / file).stat().st_size for file in files),
-            progress=progress,
-        )
-        carry(folder, temporary, files)
-        write_json(temporary / "config.json", stored.put_in(config))
+    report.shards, report.bytes_after = write_model(
+        folder,
+        destination,
+        described,
+        fill,
+        files=files,
+        config=stored.put_in(config),
+        force=force,
+        progress=progress,
+    )
     report.seconds = time.perf_counter() - start
     return report

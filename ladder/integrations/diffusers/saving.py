@@ -8,7 +8,6 @@ to change that, so ladder wraps ``ModelMixin.save_pretrained``.
 
 from __future__ import annotations
 
-import functools
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -16,10 +15,10 @@ from typing import Any
 from ladder.checkpoints.folder import QUANT_METHOD
 from ladder.errors import Unsupported
 from ladder.integrations.folders.config import LadderConfig
-from ladder.integrations.folders.describe import describe_model, has_packed
+from ladder.integrations.folders.describe import describe_model
+from ladder.integrations.folders.saving import wrap_saving
 
 _KEY = "quantization_config"
-_WRAPPED = "_ladder_saves_packed_layers"
 
 
 def put_config(model: Any, config: LadderConfig | None) -> None:
@@ -33,38 +32,29 @@ def put_config(model: Any, config: LadderConfig | None) -> None:
 
 def register() -> None:
     """Wrap ``save_pretrained``. Doing it again is harmless."""
-    kind: Any = sys.modules["diffusers.models.modeling_utils"].ModelMixin
-    if not getattr(kind.save_pretrained, _WRAPPED, False):
-        kind.save_pretrained = _with_packed_layers(kind.save_pretrained)
+    wrap_saving(sys.modules["diffusers.models.modeling_utils"].ModelMixin, _save_packed)
 
 
-def _with_packed_layers(save_pretrained: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(save_pretrained)
-    def save(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if not has_packed(self):
-            return save_pretrained(self, *args, **kwargs)
-        if getattr(self, "peft_config", None):
-            raise Unsupported(
-                f"{type(self).__name__} has adapters ({', '.join(self.peft_config)}), whose layers "
-                "diffusers would save in the place of its own: save them with save_lora_adapter or "
-                "save_lora_weights, and unload them before save_pretrained"
-            )
-        quantizer = getattr(self, "hf_quantizer", None)
-        before = None if quantizer is None else quantizer.quantization_config
-        if before is not None and before.quant_method != QUANT_METHOD:
-            raise Unsupported(
-                f"{type(self).__name__} was quantised by {before.quant_method} when it was loaded, "
-                "and has layers packed by ladder: config.json can speak of one of the two"
-            )
-        config = LadderConfig.from_stored(describe_model(self, before and before.stored))
-        put_config(self, config)
-        if quantizer is not None:
-            quantizer.quantization_config = config
-        try:
-            return save_pretrained(self, *args, **kwargs)
-        finally:
-            if quantizer is None:
-                put_config(self, None)
-
-    setattr(save, _WRAPPED, True)
-    return save
+def _save_packed(save_pretrained: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
+    if getattr(self, "peft_config", None):
+        raise Unsupported(
+            f"{type(self).__name__} has adapters ({', '.join(self.peft_config)}), whose layers "
+            "diffusers would save in the place of its own: save them with save_lora_adapter or "
+            "save_lora_weights, and unload them before save_pretrained"
+        )
+    quantizer = getattr(self, "hf_quantizer", None)
+    before = None if quantizer is None else quantizer.quantization_config
+    if before is not None and before.quant_method != QUANT_METHOD:
+        raise Unsupported(
+            f"{type(self).__name__} was quantised by {before.quant_method} when it was loaded, "
+            "and has layers packed by ladder: config.json can speak of one of the two"
+        )
+    config = LadderConfig.from_stored(describe_model(self, before and before.stored))
+    put_config(self, config)
+    if quantizer is not None:
+        quantizer.quantization_config = config
+    try:
+        return save_pretrained(self, *args, **kwargs)
+    finally:
+        if quantizer is None:
+            put_config(self, None)

@@ -8,54 +8,46 @@ ladder wraps ``PreTrainedModel.save_pretrained``, which gives such a model a qua
 
 from __future__ import annotations
 
-import functools
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from ladder.checkpoints.shards import remove_older_weights, times_of_weights
-from ladder.integrations.folders.describe import describe_model, has_packed
-
-_WRAPPED = "_ladder_saves_packed_layers"
+from ladder.integrations.folders.describe import describe_model
+from ladder.integrations.folders.saving import wrap_saving
 
 
 def register() -> None:
     """Wrap ``save_pretrained``. Doing it again is harmless."""
-    kind: Any = sys.modules["transformers.modeling_utils"].PreTrainedModel
-    if not getattr(kind.save_pretrained, _WRAPPED, False):
-        kind.save_pretrained = _with_packed_layers(kind.save_pretrained)
+    wrap_saving(sys.modules["transformers.modeling_utils"].PreTrainedModel, _save_packed)
 
 
-def _with_packed_layers(save_pretrained: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(save_pretrained)
-    def save(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if not has_packed(self):
-            return save_pretrained(self, *args, **kwargs)
-        folder = Path(*args[:1] or (kwargs["save_directory"],))
-        before = times_of_weights(folder)
-        saved = save_packed(self, *args, **kwargs)
-        remove_older_weights(folder, before)
-        return saved
+def _save_packed(save_pretrained: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
+    folder = Path(*args[:1] or (kwargs["save_directory"],))
+    before = times_of_weights(folder)
+    saved = _with_quantizer(save_pretrained, self, *args, **kwargs)
+    remove_older_weights(folder, before)
+    return saved
 
-    def save_packed(self: Any, *args: Any, **kwargs: Any) -> Any:
-        adapters = getattr(self, "_hf_peft_config_loaded", False)  # which alone are saved
-        if adapters or getattr(self, "hf_quantizer", None) is not None:
-            return save_pretrained(self, *args, **kwargs)
-        from ladder.integrations.folders.config import LadderConfig
-        from ladder.integrations.transformers.quantizer import LadderHfQuantizer
 
-        before = vars(self.config).get("quantization_config")
-        config = LadderConfig.from_stored(describe_model(self))
-        self.hf_quantizer, self.config.quantization_config = LadderHfQuantizer(config), config
-        try:
-            return save_pretrained(self, *args, **kwargs)
-        finally:
-            del self.hf_quantizer
-            if before is None:
-                del self.config.quantization_config
-            else:
-                self.config.quantization_config = before
+def _with_quantizer(
+    save_pretrained: Callable[..., Any], self: Any, *args: Any, **kwargs: Any
+) -> Any:
+    adapters = getattr(self, "_hf_peft_config_loaded", False)  # which alone are saved
+    if adapters or getattr(self, "hf_quantizer", None) is not None:
+        return save_pretrained(self, *args, **kwargs)
+    from ladder.integrations.folders.config import LadderConfig
+    from ladder.integrations.transformers.quantizer import LadderHfQuantizer
 
-    setattr(save, _WRAPPED, True)
-    return save
+    before = vars(self.config).get("quantization_config")
+    config = LadderConfig.from_stored(describe_model(self))
+    self.hf_quantizer, self.config.quantization_config = LadderHfQuantizer(config), config
+    try:
+        return save_pretrained(self, *args, **kwargs)
+    finally:
+        del self.hf_quantizer
+        if before is None:
+            del self.config.quantization_config
+        else:
+            self.config.quantization_config = before
