@@ -145,7 +145,8 @@ def test_what_a_device_cannot_serve_is_an_error_like_any_other(capsys):
 def test_a_command_that_is_ended_leaves_no_half_written_folder(tmp_path, number):
     """It ends itself in the middle of the work, from within the progress that it reports."""
     script = """
-import os, sys
+import os, signal, sys
+signal.signal(int(sys.argv[3]), signal.SIG_DFL)  # nohup, which pytest may run under, ignores SIGHUP
 import ladder.checkpoints.writer as writer
 from ladder.cli import main
 write = writer.ShardWriter.write
