@@ -8,7 +8,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cerrno>
 #include <condition_variable>
 #include <exception>
@@ -18,11 +17,11 @@
 #include <map>
 #include <mutex>
 #include <set>
-#include <system_error>
 #include <thread>
 
 #include "base/unnamed_file.h"
 #include "codegen/target.h"
+#include "runtime/in_parallel.h"
 
 extern char** environ;
 
@@ -159,21 +158,9 @@ void compile_ahead(const std::vector<std::string>& sources, const Device& device
   const Target& target = target_of(device.family);
   const std::string flags = target.toolchain.flags(device.architecture),
                     compiler = target.toolchain.version(flags);
-  std::atomic<std::size_t> next = 0;
-  const auto work = [&] {
-    for (std::size_t i; (i = next++) < sources.size();) {
-      compile_one(program, {sources[i], compiler, flags}, store, target, deadline);
-    }
-  };
-  const std::size_t most = std::max(1u, std::thread::hardware_concurrency());
-  std::vector<std::thread> threads;
-  try {
-    while (threads.size() + 1 < std::min(sources.size(), most)) threads.emplace_back(work);
-  } catch (const std::system_error&) {
-    // No more threads on this machine: those that there are do it.
-  }
-  work();
-  for (std::thread& thread : threads) thread.join();
+  in_parallel(sources.size(), [&](std::size_t i) {
+    compile_one(program, {sources[i], compiler, flags}, store, target, deadline);
+  });
 }
 
 void stop_compiling_ahead() { turns().stop(); }

@@ -14,6 +14,7 @@
 #include "compile.h"
 #include "pipelines/linear/raster.h"
 #include "runtime/gpus.h"
+#include "runtime/in_parallel.h"
 #include "runtime/kernels.h"
 #include "runtime/notices.h"
 #include "runtime/plan.h"
@@ -23,6 +24,8 @@ namespace {
 
 // A compiler that fails at one schedule may do others, as in a session.
 constexpr int kFailures = 2;
+// Choices of a product that are compiled ahead, one after the other, until one is not rejected.
+constexpr std::size_t kTriesAhead = 4;
 
 // Where devices have it: kernels of items read nothing before their wait, so that only their launch
 // overlaps the preceding kernel.
@@ -119,32 +122,41 @@ Decisions ExpertProducts::decided(const Question& q) const {
   return decide(problem, device_row(q.ordinal));
 }
 
-double ExpertProducts::expected_seconds(const Question& q) const {
+const ExpertProducts::Choices& ExpertProducts::choices(const Question& q) const {
   {
-    const std::lock_guard lock(expecting_);
-    const auto found = expected_.find(q);
-    if (found != expected_.end()) return found->second;
+    const std::lock_guard lock(choosing_);
+    const auto found = chosen_.find(q);
+    if (found != chosen_.end()) return found->second;
   }
-  double seconds = std::numeric_limits<double>::infinity();
+  Choices out{{}, std::numeric_limits<double>::infinity()};
   try {
-    const auto all = candidates(decided(q), kDependent);
-    if (!all.empty() && all.front().dropped.empty()) seconds = all.front().cost.seconds;
+    auto all = candidates(decided(q), kDependent);
+    if (!all.empty() && all.front().dropped.empty()) {
+      out.seconds = all.front().cost.seconds;
+      out.schedules = schedules_to_try(std::move(all));
+    }
   } catch (const Unsupported&) {
     // No kernel serves so many rows.
   }
-  const std::lock_guard lock(expecting_);
-  return expected_.try_emplace(q, seconds).first->second;
+  const std::lock_guard lock(choosing_);
+  return chosen_.try_emplace(q, std::move(out)).first->second;
+}
+
+double ExpertProducts::expected_seconds(const Question& q) const { return choices(q).seconds; }
+
+std::vector<Schedule> ExpertProducts::to_try(const Question& q, const Decisions& decisions) const {
+  auto schedules = choices(q).schedules;
+  if (const auto plan = plan_of(decisions, kDependent)) {
+    schedules.insert(schedules.begin(), plan->schedule);
+  }
+  return schedules;
 }
 
 const LinearKernel* ExpertProducts::first_kernel(const Question& q) {
   int failures = 0;
   try {
     const Decisions decisions = decided(q);
-    auto schedules = schedules_to_try(decisions, kDependent);
-    if (const auto plan = plan_of(decisions, kDependent)) {
-      schedules.insert(schedules.begin(), plan->schedule);
-    }
-    for (const Schedule& schedule : schedules) {
+    for (const Schedule& schedule : to_try(q, decisions)) {
       if (failures == kFailures || refused_[q].contains(to_string(schedule))) continue;
       try {
         owned_.push_back(std::make_unique<const LinearKernel>(
@@ -238,30 +250,52 @@ std::vector<std::string> ExpertProducts::schedules(const Question& q, std::size_
 std::string ExpertProducts::first_source(const Question& q) const {
   try {
     const Decisions decisions = decided(q);
-    if (const auto plan = plan_of(decisions, kDependent)) {
-      return compile(decisions, plan->schedule).source;
+    for (const Schedule& schedule : to_try(q, decisions)) {
+      try {
+        auto source = compile(decisions, schedule).source;
+        if (!known_to_be_rejected(source, *decisions.device)) return source;
+      } catch (const Unsupported&) {
+        // Only emitting shows some of the limits of a device.
+      }
     }
-    const auto schedules = schedules_to_try(decisions, kDependent);
-    if (!schedules.empty()) return compile(decisions, schedules.front()).source;
   } catch (const Unsupported&) {
-    // No kernel serves the expression, or this one shows only now that it cannot be.
+    // No kernel serves the expression.
   }
   return {};
 }
 
 void compile_ahead(const ExpertProducts& first, const ExpertProducts& second,
                    ExpertProducts::Question question, std::span<const std::int64_t> rows) {
-  std::set<std::string> sources;
+  const ExpertProducts* const products[] = {&first, &second};
+  std::vector<ExpertProducts::Question> questions;
+  for (const std::int64_t of_all : rows) {
+    for (const std::int64_t of_item : kItemRows) {
+      questions.push_back(question);
+      questions.back().rows = of_all, questions.back().of_item = of_item;
+    }
+  }
+  in_parallel(2 * questions.size(),
+              [&](std::size_t i) { products[i % 2]->expected_seconds(questions[i / 2]); });
+  questions.clear();
   for (const std::int64_t of_all : rows) {
     question.rows = of_all;
     const auto of_items = rows_of_items(first, second, question);
     if (of_items.empty()) continue;
-    question.of_item = of_items.front();
-    sources.insert(first.first_source(question));
-    sources.insert(second.first_source(question));
+    questions.push_back(question);
+    questions.back().of_item = of_items.front();
   }
-  sources.erase("");
-  compile_missing({sources.begin(), sources.end()}, device_row(question.ordinal));
+  // What turns out to be rejected is followed by the next choices, several at a time, too.
+  std::set<std::string> asked;
+  for (std::size_t tries = 0; tries < kTriesAhead; ++tries) {
+    std::vector<std::string> texts(2 * questions.size());
+    in_parallel(texts.size(),
+                [&](std::size_t i) { texts[i] = products[i % 2]->first_source(questions[i / 2]); });
+    std::set<std::string> sources(texts.begin(), texts.end());
+    sources.erase("");
+    std::erase_if(sources, [&](const std::string& text) { return !asked.insert(text).second; });
+    if (sources.empty()) break;
+    compile_missing({sources.begin(), sources.end()}, device_row(question.ordinal));
+  }
 }
 
 namespace {

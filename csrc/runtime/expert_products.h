@@ -61,16 +61,26 @@ class ExpertProducts {
   void use(const Question& question, const std::string& schedule, std::int64_t measured);
   /// Whether a store has a plan that is the fastest of `measured` or more.
   bool has_plan(const Question& question, std::int64_t measured) const;
-  /// Of the scheduler's first choice; infinite where there is none. Remembered: all schedules of a
-  /// question take some 10 ms.
+  /// Of the scheduler's first choice; infinite where there is none. Remembered, as the choices are:
+  /// all schedules of a question take 10 to 50 ms.
   double expected_seconds(const Question& question) const;
   /// The scheduler's first choices, at most `count`, compiled ahead as far as a store can hold
   /// them.
   std::vector<std::string> schedules(const Question& question, std::size_t count) const;
-  /// Text of the kernel that kernel() begins with; "" where there is none.
+  /// Text of the first kernel that kernel() would try and no store knows to be rejected; "" where
+  /// there is none.
   std::string first_source(const Question& question) const;
 
  private:
+  /// The scheduler's first choices, which are tried in turn, and what the first is expected to
+  /// take.
+  struct Choices {
+    std::vector<Schedule> schedules;
+    double seconds;
+  };
+  const Choices& choices(const Question& question) const;
+  /// The plan that a store has, then the scheduler's choices.
+  std::vector<Schedule> to_try(const Question& question, const Decisions& decisions) const;
   const LinearKernel* first_kernel(const Question& question);
   Decisions decided(const Question& question) const;
   Problem equal_items(const Question& question) const;
@@ -82,8 +92,8 @@ class ExpertProducts {
   std::map<Question, const LinearKernel*> kernels_;
   std::vector<std::unique_ptr<const LinearKernel>> owned_;
   std::map<Question, std::set<std::string>> refused_;  // schedules, by the driver
-  mutable std::mutex expecting_;
-  mutable std::map<Question, double> expected_;
+  mutable std::mutex choosing_;  // of the map alone: several may be chosen at a time
+  mutable std::map<Question, Choices> chosen_;
 };
 
 /// Most rows of an item, those first whose products by both stacks are expected to take least.

@@ -72,9 +72,13 @@ std::optional<Plan> plan_of(const Decisions& decisions, bool dependent_launch) {
 }
 
 std::vector<Schedule> schedules_to_try(const Decisions& decisions, bool dependent_launch) {
+  return schedules_to_try(candidates(decisions, dependent_launch));
+}
+
+std::vector<Schedule> schedules_to_try(std::vector<Candidate> all) {
   std::vector<Schedule> schedules;
   // Those that are alike often spill alike.
-  for (const Candidate& candidate : diversified(candidates(decisions, dependent_launch), kTries)) {
+  for (const Candidate& candidate : diversified(std::move(all), kTries)) {
     if (!candidate.dropped.empty() || schedules.size() == kTries) break;
     schedules.push_back(candidate.schedule);
   }

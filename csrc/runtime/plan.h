@@ -38,6 +38,8 @@ std::optional<Plan> plan_of(const Decisions& decisions, bool dependent_launch);
 /// What to compile where there is no plan, in order: the scheduler's own choices, diversified
 /// (pipelines/diversified.h).
 std::vector<Schedule> schedules_to_try(const Decisions& decisions, bool dependent_launch);
+/// The same, out of what candidates() gave.
+std::vector<Schedule> schedules_to_try(std::vector<Candidate> all);
 
 /// The scheduler's best guesses, diversified, that no store knows to be rejected, at most `count`,
 /// for measuring. Their kernels are compiled ahead, all at once, where a store can hold them; for

@@ -5,6 +5,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
 
 #include "base/error.h"
 #include "runtime/expert_products.h"
@@ -78,6 +82,36 @@ TEST_F(ItemKernels, keep_plans_apart) {
   EXPECT_TRUE(products.has_plan(of_windows, 2));
   EXPECT_FALSE(products.has_plan(of_batch, 1));
   EXPECT_EQ(products.kernel(of_windows, stream_)->schedule, schedules.back());
+}
+
+/// What the fake compiler writes down, a line for each compilation of whatever process.
+std::ptrdiff_t compilations(const std::filesystem::path& log) {
+  std::ifstream file(log);
+  return std::count(std::istreambuf_iterator<char>(file), {}, '\n');
+}
+
+TEST_F(ItemKernels, that_spill_are_followed_by_others_ahead_of_the_call) {
+  const auto number = weight(160, 576);
+  ExpertProducts& products = expert_products(number);
+  ExpertProducts::Question q = batch(6, 40);
+  q.of_item = rows_of_items(products, products, q).front();
+  const std::string first = products.first_source(q);
+  const auto at = first.find("__launch_bounds__(");
+  ASSERT_NE(at, std::string::npos);
+  const std::string bounds = first.substr(at + 18, first.find(')', at) - at - 18);
+  const auto log = store_ / "compiled";
+  setenv("LADDER_FAKE_SPILLS", ("__launch_bounds__\\(" + bounds + "\\)").c_str(), 1);
+  setenv("LADDER_FAKE_COMPILED", log.c_str(), 1);
+  const std::int64_t rows[] = {q.rows};
+  compile_ahead(products, products, q, rows);
+  const auto ahead = compilations(log);
+  const LinearKernel* const kernel = products.kernel(q, stream_);
+  unsetenv("LADDER_FAKE_SPILLS");
+  unsetenv("LADDER_FAKE_COMPILED");
+  EXPECT_GE(ahead, 2);
+  EXPECT_EQ(compilations(log), ahead);
+  ASSERT_NE(kernel, nullptr);
+  EXPECT_NE(products.first_source(q), first);
 }
 
 }  // namespace
