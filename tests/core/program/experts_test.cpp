@@ -8,6 +8,8 @@
 #include <initializer_list>
 #include <set>
 #include <string>
+#include <utility>
+#include <variant>
 #include <vector>
 
 #include "codegen/target.h"
@@ -67,13 +69,19 @@ void expect_exact(
 
 TEST(Experts, are_exact_in_every_pipeline) {
   std::set<std::string> pipelines;
+  std::set<std::pair<std::int64_t, bool>> tiles;  // rows of an item; by warpgroups
   expect_exact(
       {"h200", "a100", "mi300x", "rx7900xtx", "rx9070xt"}, {8, 16, 32, 64},
       [](auto rows, const Device&) { return testing::expert_types(rows, 72, 256); },
-      [&](const char* name, const Problem&, const Schedule& schedule) {
+      [&](const char* name, const Problem& type, const Schedule& schedule) {
         pipelines.insert(name + std::to_string(schedule.index()));
+        const auto* tile = std::get_if<TileSchedule>(&schedule);
+        if (tile != nullptr) tiles.insert({type.m, tile->warpgroups});
       });
   EXPECT_GE(pipelines.size(), 7U);  // decode and tiles of both of NVIDIA's, waves
+  for (const std::int64_t rows : {16, 32, 64}) {
+    EXPECT_TRUE(tiles.contains({rows, false}) && tiles.contains({rows, true})) << rows;
+  }
 }
 
 TEST(Experts, of_activations_of_8_bits_are_exact_in_every_pipeline) {
