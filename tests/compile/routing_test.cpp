@@ -69,6 +69,18 @@ TEST(ExpertKernels, have_a_choice_that_does_not_spill) {
   }
 }
 
+// Each that spills costs an engine that starts a compilation more.
+TEST(ExpertKernels, of_gpt_oss_begin_with_a_choice_that_does_not_spill) {
+  for (const std::int64_t items : {4, 16, 32}) {
+    Problem problem = experts_of(ttype("mxfp4"), 5760, 2880, Scalar::bf16, 8,
+                                 {.items = items, .deviation = items / 10, .bytes = 9 << 20});
+    problem.set_bias(true);
+    problem.set_gate(Gating{});
+    const auto kernel = compile(problem, device("h200"), true);
+    expect_no_spills(kernel.source, to_string(kernel.schedule), "sm_90a");
+  }
+}
+
 // Of mixtures of fp8, and of int4 beside both formats.
 TEST(ExpertKernels, of_activations_of_8_bits_have_a_choice_that_does_not_spill) {
   for (const auto& [name, architecture] :
