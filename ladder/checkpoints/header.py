@@ -38,7 +38,7 @@ DTYPE_BITS = {
 TORCH_DTYPES = {
     "I64": torch.int64, "I32": torch.int32, "I16": torch.int16, "U8": torch.uint8,
     "I8": torch.int8, "F16": torch.float16, "BF16": torch.bfloat16, "F32": torch.float32,
-    "F8_E4M3": torch.float8_e4m3fn, "F8_E8M0": torch.float8_e8m0fnu,
+    "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2, "F8_E8M0": torch.float8_e8m0fnu,
 }  # fmt: skip
 #: The same, from torch.
 DTYPE_NAMES = {dtype: name for name, dtype in TORCH_DTYPES.items()}
@@ -71,6 +71,22 @@ def read_header(path: str | os.PathLike[str]) -> dict[str, Entry]:
             tensors overlap or leave a hole, or the file is shorter or longer than they need.
     """
     path = Path(path)
+    text, begin, size = _read_text(path)
+    entries = parse_header(text, begin, size, path)
+    return dict(sorted(entries.items(), key=lambda item: (item[1].begin, item[1].end)))
+
+
+def read_metadata(path: str | os.PathLike[str]) -> dict[str, str]:
+    """Return what the header of the safetensors file ``path`` says beside its tensors.
+
+    Raises CheckpointError as :func:`read_header` does of the text.
+    """
+    path = Path(path)
+    return _metadata(_load(_read_text(path)[0], path), path)
+
+
+def _read_text(path: Path) -> tuple[bytes, int, int]:
+    """The JSON of a file, where its tensors begin, and the size of the file."""
     try:
         with path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
@@ -81,19 +97,23 @@ def read_header(path: str | os.PathLike[str]) -> dict[str, Entry]:
             if length > min(size - 8, MAX_HEADER_BYTES):
                 _fail(path, "header length ", length, " is beyond the ", size - 8,
                       " bytes that follow it, or the limit of ", MAX_HEADER_BYTES)  # fmt: skip
-            text = file.read(length)
+            return file.read(length), 8 + length, size
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from error
-    entries = parse_header(text, 8 + length, size, path)
-    return dict(sorted(entries.items(), key=lambda item: (item[1].begin, item[1].end)))
+
+
+def _metadata(fields: dict[str, Any], path: Path) -> dict[str, str]:
+    """Take the metadata out of the fields of a header."""
+    metadata = fields.pop("__metadata__", {})
+    if not isinstance(metadata, dict) or not all(isinstance(v, str) for v in metadata.values()):
+        _fail(path, "__metadata__ is not an object of strings")
+    return metadata
 
 
 def parse_header(text: bytes, data_begin: int, size: int, path: Path) -> dict[str, Entry]:
     """Return the tensors named by the JSON ``text`` of a file of ``size`` bytes."""
     fields = _load(text, path)
-    metadata = fields.pop("__metadata__", {})
-    if not isinstance(metadata, dict) or not all(isinstance(v, str) for v in metadata.values()):
-        _fail(path, "__metadata__ is not an object of strings")
+    _metadata(fields, path)
     entries = {name: _entry(name, value, data_begin, path) for name, value in fields.items()}
     at, before = data_begin, "the header"
     for name, entry in sorted(entries.items(), key=lambda item: (item[1].begin, item[1].end)):

@@ -16,7 +16,11 @@ pure:
 
     SHAPE_PARTS, columns_said(tensor)  parts that say [N, K], and K by one of them; else
                                        ``weight_shape`` does, where there is one
+    INPUT_SCALES, PRE_SCALES           what it calls scales of x, and of the columns of x
     NOT_SERVED                         why vLLM and SGLang cannot load its folders as they are
+    PICKLES                            how pickled files differ from a state dict (shards.Pickles)
+    settings.with_metadata(metadata)   the same Config, of formats that say in the metadata of files
+                                       what tensors are
 
 ``stored`` and ``tensors`` map a part ("qweight", "scales", ...) to what is known of it. ``k`` is K
 where the caller knows it, as in_features of a model: rows of whole words leave it open.
@@ -27,8 +31,8 @@ int8 of fewer bits). Of the codes it takes any rows. It gives one of
 
     ("qweight", int32 [N, words])
     ("scales", [R, G] as stored)       R rows of blocks, N but for blocks; codes of 8 bits as uint8
-    ("zeros", uint8 [R, G])            the zero points that are subtracted; floats where the format
-                                       subtracts after scaling ("rescale")
+    ("zeros", uint8 [R, G])            the zero points that are subtracted; or floats, which are of
+                                       the kind Layer.float_zero
     ("scale2", float32 [1])            one more scale, of the whole tensor
     ("g_idx", int32 [K])               the group of each column
     ("input_scale", float32 [1])       the static scale of x, of Layer.is_static
@@ -87,6 +91,7 @@ class Layer:
     element: str | None = None  #: format of the codes; None: unsigned integers of ``bits``
     scale: str | None = None  #: format of scales that are stored as codes
     scale2: bool = False
+    float_zero: str = "rescale"  #: the kind of zeros that are floats
 
     @property
     def activation_type(self) -> str | None:
@@ -135,8 +140,8 @@ class Side:
     """The small parts of a layer, canonical."""
 
     scales: Tensor  #: [R, G] in the checkpoint's dtype; uint8 codes of formats of 8 bits
-    zero: str  #: none, midpoint, integer or rescale
-    zeros: Tensor | None = None  #: [R, G]; uint8 for integer, the scales' dtype for rescale
+    zero: str  #: none, midpoint, integer, original or rescale
+    zeros: Tensor | None = None  #: [R, G]; uint8 for integer, else the scales' dtype
     g_idx: Tensor | None = None  #: [K] int32, only when it is not column // group
     scale2: Tensor | None = None  #: [1] float32
     input_scale: Tensor | None = None  #: [1] float32: of x, no part of the weight
@@ -248,7 +253,7 @@ def check_input_scale(scale: Tensor, name: str) -> None:
 def input_scale_of(format: Any, tensors: Mapping[str, Tensor], layer: Layer) -> Tensor | None:
     """The static scale of x [1] among the stored ``tensors`` of a layer; None where there is none.
     Raises CheckpointError as :func:`check_input_scale`."""
-    for part in INPUT_SCALES:
+    for part in getattr(format, "INPUT_SCALES", INPUT_SCALES):
         if layer.is_static and part in tensors:
             scale: Tensor = format.canonical(part, tensors[part], layer)[1]
             check_input_scale(scale, layer.name)
@@ -263,7 +268,7 @@ PRE_SCALES = ("pre_quant_scale",)
 def pre_scale_of(format: Any, tensors: Mapping[str, Tensor], layer: Layer) -> Tensor | None:
     """The numbers [K] of the columns of x among the stored ``tensors`` of a layer; None where there
     are none. Raises CheckpointError as :func:`check_pre_scale`."""
-    for part in PRE_SCALES:
+    for part in getattr(format, "PRE_SCALES", PRE_SCALES):
         if part in tensors:
             scale: Tensor = format.canonical(part, tensors[part], layer)[1]
             check_pre_scale(scale, layer.k, layer.name)
@@ -295,7 +300,7 @@ def type_of(layer: Layer, *, zero: str, scale_dtype: torch.dtype) -> TType:
     """The tType of a layer.
 
     Args:
-        zero: kind of its zeros: "none", "midpoint", "integer" or "rescale".
+        zero: kind of its zeros: "none", "midpoint", "integer", "original" or "rescale".
         scale_dtype: of its canonical scales; another float than the stored one where they are
             converted.
     """
@@ -315,7 +320,7 @@ def column_groups(layer: Layer, like: Tensor) -> Tensor:
 
 def side_of(parts: Mapping[str, Tensor], layer: Layer, g_idx: str = "g_idx") -> Side:
     """Sort canonical tensors into a Side, leaving out what need not be stored: zeros that all are
-    the midpoint, and a g_idx that is column // group.
+    the midpoint, or 0 of signed codes, and a g_idx that is column // group.
 
     Args:
         g_idx: what the format calls it, for messages.
@@ -324,7 +329,9 @@ def side_of(parts: Mapping[str, Tensor], layer: Layer, g_idx: str = "g_idx") -> 
     """
     zero, zeros, order = layer.fixed_zero, parts.get("zeros"), parts.get("g_idx")
     if zeros is not None and zeros.is_floating_point():
-        zero = "rescale"
+        usual = 0 if layer.element is not None else layer.midpoint
+        fixed = layer.element is not None or layer.float_zero == "original"
+        zero = layer.fixed_zero if fixed and bool((zeros == usual).all()) else layer.float_zero
     elif zeros is not None and not bool((zeros == layer.midpoint).all()):
         zero = "integer"
     if order is not None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import pickle
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -21,7 +21,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from ladder.checkpoints.header import DTYPE_NAMES, Entry, read_header
+from ladder.checkpoints.header import DTYPE_NAMES, Entry, read_header, read_metadata
 from ladder.errors import CheckpointError
 
 _COPY_BYTES = 8 << 20
@@ -29,11 +29,11 @@ _NUMBERED = re.compile(r"-(\d{5})-of-(\d{5})\.(?:safetensors|bin)$")
 _UNSAFE = "cannot be read as a state dict without running code from it"
 #: The file of all weights, which transformers prefers to an index.
 _SINGLE = {"safetensors": "model.safetensors", "bin": "pytorch_model.bin"}
-_OLD_PICKLES = ("pytorch_model*.bin", "gptq_model*.bin", "pytorch_model.bin.index.json")
-_NAMES = DTYPE_NAMES | {
-    torch.bool: "BOOL", torch.int64: "I64", torch.float64: "F64",
-    torch.float8_e4m3fn: "F8_E4M3", torch.float8_e5m2: "F8_E5M2",
-}  # fmt: skip
+_OLD_PICKLES = (
+    "pytorch_model*.bin", "gptq_model*.bin", "diffusion_pytorch_model*.bin",
+    "*_model.bin.index.json",
+)  # fmt: skip
+_NAMES = DTYPE_NAMES | {torch.bool: "BOOL", torch.float64: "F64"}
 
 
 class Shard(Protocol):
@@ -43,6 +43,10 @@ class Shard(Protocol):
 
     @property
     def entries(self) -> dict[str, Entry]: ...
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        """What the file says beside its tensors."""
 
     def read(self, names: Sequence[str]) -> dict[str, Tensor]:
         """Return the named tensors. They may be views of a mapped file: drop them soon."""
@@ -58,6 +62,10 @@ class SafetensorsShard:
     @cached_property
     def entries(self) -> dict[str, Entry]:
         return read_header(self.path)
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        return read_metadata(self.path)
 
     def read(self, names: Sequence[str]) -> dict[str, Tensor]:
         # The file is opened anew each time, because pages of a mapping that stays open count as
@@ -84,13 +92,35 @@ class SafetensorsShard:
             raise CheckpointError(f"{self.path}: {name}: {error.strerror}") from error
 
 
+@dataclass(frozen=True)
+class Pickles:
+    """How the pickled files of a format differ from a state dict."""
+
+    #: The tensors and the metadata that a file of safetensors would have, of what torch.load gave.
+    flatten: Callable[[Any, Path], tuple[Any, dict[str, str]]]
+    #: What the files may name, beyond what torch itself allows.
+    allowed: Callable[[Path], list[Any]] = lambda path: []
+    name: str = ""  #: of the file of all weights, of formats that have one of their own
+
+
 class PickledShard:
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, pickles: Pickles | None = None) -> None:
+        self.path, self._pickles = path, pickles
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        return self._flat[1]
+
+    @cached_property
+    def _flat(self) -> tuple[Any, dict[str, str]]:
+        if self._pickles is None:
+            return _load_pickle(self.path), {}
+        with torch.serialization.safe_globals(self._pickles.allowed(self.path)):
+            return self._pickles.flatten(_load_pickle(self.path), self.path)
 
     @cached_property
     def _tensors(self) -> dict[str, Tensor]:
-        tensors = _load_pickle(self.path)
+        tensors = self._flat[0]
         if not isinstance(tensors, dict):
             raise CheckpointError(f"{self.path}: holds a {type(tensors).__name__}, not a dict")
         for name, tensor in tensors.items():
@@ -154,14 +184,28 @@ class ShardSet:
             tensors |= self.shards[index].read(group)
         return tensors
 
+    def metadata(self) -> dict[str, str]:
+        """What the files say beside their tensors. Files may say the same of one.
+
+        Raises CheckpointError where two of them differ.
+        """
+        said: dict[str, str] = {}
+        for shard in self.shards:
+            for key, value in shard.metadata.items():
+                if said.setdefault(key, value) != value and key in self.home:
+                    raise CheckpointError(f"{shard.path}: says of {key} otherwise than other files")
+        return said
+
     @property
     def nbytes(self) -> int:
         return sum(entry.nbytes for shard in self.shards for entry in shard.entries.values())
 
 
-def open_shards(folder: Path) -> ShardSet:
+def open_shards(folder: Path, pickles: Pickles | None = None) -> ShardSet:
     """Open the weight files of ``folder`` and check that they and their index agree.
 
+    Args:
+        pickles: of a format whose pickled files are no state dicts.
     Raises:
         CheckpointError: there are none, one is damaged, a shard is missing, or a tensor is in
             another shard than the index says, in two shards, or in only one of index and shard; or
@@ -186,12 +230,19 @@ def open_shards(folder: Path) -> ShardSet:
         for name in names:
             if not (folder / name).is_file():
                 raise CheckpointError(f"{folder}: {indexes[0].name} names {name}, which is missing")
-        make = SafetensorsShard if kind == "safetensors" else PickledShard
-        shards: list[Shard] = [make(folder / name) for name in names]
+        shards: list[Shard] = [
+            SafetensorsShard(folder / name)
+            if kind == "safetensors"
+            else PickledShard(folder / name, pickles)
+            for name in names
+        ]
         files = {*names, *(index.name for index in every)}
         if kind == "safetensors":  # the same weights once more
             files |= {path.name for pattern in _OLD_PICKLES for path in folder.glob(pattern)}
         return ShardSet(shards, _homes(shards, weight_map), frozenset(files))
+    if pickles is not None and (folder / pickles.name).is_file():
+        shards = [PickledShard(folder / pickles.name, pickles)]
+        return ShardSet(shards, _homes(shards, None), frozenset({pickles.name}))
     raise CheckpointError(f"{folder}: has neither *.safetensors nor *.bin weights")
 
 

@@ -21,11 +21,14 @@ from ladder.checkpoints import (
     compressed_tensors,
     fp8,
     gptq,
+    hqq,
     modelopt,
     mxfp4,
     quark,
+    torchao,
     w4afp8,
 )
+from ladder.checkpoints.hqq_files import written_by_hqq
 from ladder.checkpoints.layer import (
     Layer,
     Side,
@@ -54,9 +57,11 @@ FORMATS: dict[str, ModuleType] = {
     "compressed-tensors": compressed_tensors,
     "fp8": fp8,
     "gptq": gptq,
+    "hqq": hqq,
     "intel/auto-round": auto_round,
     "modelopt": modelopt,
     "quark": quark,
+    "torchao": torchao,
     "w4afp8": w4afp8,
 }
 #: quant_method of folders whose tensors are a ladder folder's by other names
@@ -224,7 +229,9 @@ def open_folder(path: str | os.PathLike[str], *, v1_zeros: str = "word") -> Sour
         )
     extra = {"v1_zeros": v1_zeros} if method == "gptq" else {}
     settings = FORMATS[method].Config.from_dict(quantization, **extra)
-    shards = open_shards(folder)
+    shards = open_shards(folder, getattr(FORMATS[method], "PICKLES", None))
+    if hasattr(settings, "with_metadata"):
+        settings = settings.with_metadata(shards.metadata())
     modules = _modules(shards, FORMATS[method])
     if not modules:
         codes = FORMATS[method].PARTS[0]
@@ -236,7 +243,7 @@ def is_quantized(folder: Path, config: dict[str, Any]) -> bool:
     """Whether a folder, of which ``config`` is config.json, says that it is quantised."""
     if config.get("quantization_config") is not None or config.get(OLD_KEY) is not None:
         return True
-    return any((folder / name).is_file() for name in FALLBACKS)
+    return any((folder / name).is_file() for name in FALLBACKS) or written_by_hqq(folder)
 
 
 def read_quantization(folder: Path, config: dict[str, Any]) -> tuple[dict[str, Any], str]:
@@ -250,6 +257,8 @@ def read_quantization(folder: Path, config: dict[str, Any]) -> tuple[dict[str, A
     for name, default in FALLBACKS.items():
         if fields is None and (folder / name).is_file():
             fields, method = read_json(folder / name), default
+    if fields is None and written_by_hqq(folder):
+        fields, method = {}, "hqq"
     if fields is None:
         raise CheckpointError(
             f"{folder}: config.json has no quantization_config, and there is no "

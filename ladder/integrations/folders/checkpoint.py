@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from ladder.checkpoints.header import read_header
+from ladder.checkpoints.header import read_header, read_metadata
 from ladder.checkpoints.layer import Stored, refuse_bare_codes, split, stored_as
 from ladder.checkpoints.model import renamer
 from ladder.errors import CheckpointError, Unsupported
@@ -35,6 +35,18 @@ def read_headers(files: Iterable[str] | None) -> dict[str, Stored] | None:
         for name, entry in read_header(file).items():
             tensors[name] = stored_as(entry.dtype, entry.shape)
     return tensors
+
+
+def settings_of(format: Any, fields: Mapping[str, Any], files: Iterable[str]) -> Any:
+    """The Config of ``format`` (ladder.checkpoints.layer) by a ``quantization_config`` and, where
+    the format asks for it, by what the files say beside their tensors."""
+    settings = format.Config.from_dict(fields)
+    if not hasattr(settings, "with_metadata"):
+        return settings
+    said: dict[str, str] = {}
+    for file in files:
+        said |= read_metadata(file)
+    return settings.with_metadata(said)
 
 
 def parts_by_module(

@@ -14,7 +14,7 @@ from ladder.checkpoints.layer import Layer
 from ladder.checkpoints.model import file_names
 from ladder.checkpoints.source import FORMATS, METHODS, TRANSLATED
 from ladder.errors import CheckpointError, InvalidArgument, Unsupported
-from ladder.integrations.folders.checkpoint import find_modules, read_headers
+from ladder.integrations.folders.checkpoint import find_modules, read_headers, settings_of
 from ladder.integrations.folders.loading import ForeignLinear, buffer_name
 from ladder.integrations.transformers.quantizer import Quantizer
 from ladder.integrations.transformers.single_experts import open_experts
@@ -42,7 +42,7 @@ class ForeignHfQuantizer(Quantizer):
                 "for pickled ones run `ladder repack` first"
             )
         format = FORMATS[self.method]
-        settings = format.Config.from_dict(self.quantization_config.ladder_source)
+        settings = settings_of(format, self.quantization_config.ladder_source, files)
         self._names = names = {}
         self._layers: dict[str, Layer] = {}
         cut = self._plan is not None
