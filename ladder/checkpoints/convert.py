@@ -13,7 +13,9 @@ from typing import cast
 
 from torch import Tensor, nn
 
+from ladder.checkpoints import diffusion
 from ladder.checkpoints.folder import StoredConfig
+from ladder.checkpoints.hqq_files import written_by_hqq
 from ladder.checkpoints.mixtures import PlannedExperts, plan_experts
 from ladder.checkpoints.model import meta_model, renamer
 from ladder.checkpoints.model_files import (
@@ -74,11 +76,13 @@ def convert(
     activation_type: str | None = None,
     skip: Iterable[str] | None = None,
     convolutions: bool = False,
+    parts: Iterable[str] | None = None,
     force: bool = False,
     progress: Progress | None = None,
 ) -> Report:
-    """Write the model folder ``src`` as the ladder folder ``dst``, its linear layers and experts
-    quantised.
+    """Write the model folder ``src``, of transformers or diffusers, as the ladder folder ``dst``,
+    its linear layers and experts quantised; of a pipeline of diffusers the models that ``parts``
+    names.
 
     Which layers are packed, and which stay dense, is as :func:`ladder.convert` says; the report has
     a reason for each. Tensors are streamed, other files are carried over, and ``dst`` appears when
@@ -91,30 +95,73 @@ def convert(
         skip: modules to leave as they are, as :func:`ladder.convert`, by their names in the model
             or in the files; each must name one.
         convolutions: quantise ``nn.Conv2d``, too, those that :func:`ladder.convert` packs.
+        parts: models of a pipeline, by their folders; by default its ``transformer`` or ``unet``.
+            All others are copied. ``skip`` may have "part.module" for a module of one of them.
         force: replace an existing ``dst``.
         progress: called with (module, done, count) after each module.
     Raises:
         InvalidArgument: arguments out of range, ``dst`` exists, or a weight is not finite.
         CheckpointError: ``src`` is damaged or quantised already.
-        Unsupported: ``activation_type`` does not take a layer's weight; or transformers, which
-            knows the model's linear layers, is not installed.
+        Unsupported: ``activation_type`` does not take a layer's weight; or transformers or
+            diffusers, which knows the model's linear layers, is not installed.
     """
-    start = time.perf_counter()
     if method not in METHODS:
         raise InvalidArgument(f'method is "{method}", not one of {", ".join(METHODS)}')
     ttype = with_defaults(weight_type, group_size=group_size, symmetric=symmetric)
     if ttype.bits > 8:
         raise InvalidArgument(f"type {ttype} has {ttype.bits} bits; convert writes 1 to 8")
     folder, destination = Path(src), Path(os.path.abspath(dst))
-    require_folder(folder)
+    require_folder(folder, or_pipeline=True)
     check_apart(folder, destination)
     check_destination(destination, force=force)
+    how = _How(ttype, method, activation_type, convolutions, progress)
+    of_pipeline = diffusion.is_pipeline(folder)
+    if parts is not None and not of_pipeline:
+        raise InvalidArgument(
+            f"parts are models of a pipeline of diffusers, and {folder} has no {diffusion.INDEX}"
+        )
+    entries = None if skip is None else entries_of("skip", skip)
+    if of_pipeline:
+        chosen = diffusion.parts_of_pipeline(folder, parts)
+        report = diffusion.convert_pipeline(
+            folder, destination, chosen, entries, partial(_convert, how), force=force
+        )
+    else:
+        report = _convert(how, folder, destination, entries, force=force)
+    report.destination = str(dst)
+    return report
+
+
+@dataclass(frozen=True)
+class _How:
+    """What is to be made of every layer that is packed."""
+
+    ttype: TType
+    method: str
+    activation_type: str | None
+    convolutions: bool
+    progress: Progress | None
+
+
+def _convert(
+    how: _How,
+    folder: Path,
+    destination: Path,
+    skip: tuple[str, ...] | None,
+    *,
+    force: bool = False,
+) -> Report:
+    """As :func:`convert`, of one model, whose arguments have been checked."""
+    start = time.perf_counter()
+    ttype, activation_type = how.ttype, how.activation_type
     config = read_json(folder / "config.json")
     if any(config.get(key) is not None for key in ("quantization_config", OLD_KEY)):
         _, found = read_quantization(folder, config)
         raise CheckpointError(f"{folder} is quantised already, quant_method {found!r}")
+    if written_by_hqq(folder):
+        raise CheckpointError(f"{folder} is quantised already, by hqq: `ladder repack` reads it")
     shards = open_shards(folder)
-    conversion, plans, experts, dense = _plan(folder, shards, skip, ttype, convolutions)
+    conversion, plans, experts, dense = _plan(folder, shards, skip, ttype, how.convolutions)
     if not plans and not experts:
         raise CheckpointError(f"{folder}: no linear layer is left to convert\n{conversion}")
     filters = {
@@ -139,7 +186,7 @@ def convert(
     files = carried_files(folder, shards.files | {"config.json"})
     report = Report(
         str(folder),
-        str(dst),
+        str(destination),
         "none",
         modules=len(conversion.packed),
         files_carried=len(files),
@@ -157,10 +204,10 @@ def convert(
         folder,
         destination,
         _described(shards, plans, merged),
-        partial(_fill, shards, plans, merged, ttype, method, report, progress),
+        partial(_fill, shards, plans, merged, ttype, how.method, report, how.progress),
         files=files,
-        config=stored.put_in(config),
         force=force,
+        **diffusion.config_and_stem(stored, config),
     )
     report.seconds = time.perf_counter() - start
     conversion.log()
@@ -170,7 +217,7 @@ def convert(
 def _plan(
     folder: Path,
     shards: ShardSet,
-    skip: Iterable[str] | None,
+    skip: tuple[str, ...] | None,
     ttype: TType,
     convolutions: bool,
 ) -> tuple[Conversion, dict[str, _Planned], list[PlannedExperts], list[str]]:
@@ -186,7 +233,7 @@ def _plan(
         for name in shards.home
         if name.endswith(".weight") and name not in of_experts
     } | {name: plan.name for name, plan in possible.items()}
-    given = None if skip is None else _in_model(entries_of("skip", skip), stored, model)
+    given = None if skip is None else _in_model(skip, stored, model)
     layers = survey(model, given, loaded=False)
     conversion, plans, experts = Conversion(left=dict(layers.left)), {}, []
     found = layers.found

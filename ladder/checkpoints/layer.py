@@ -19,6 +19,8 @@ pure:
     INPUT_SCALES, PRE_SCALES           what it calls scales of x, and of the columns of x
     NOT_SERVED                         why vLLM and SGLang cannot load its folders as they are
     PICKLES                            how pickled files differ from a state dict (shards.Pickles)
+    decoded_dtype(layer)               the dtype of its package's values, of formats whose quantised
+                                       embeddings are decoded to them
     settings.with_metadata(metadata)   the same Config, of formats that say in the metadata of files
                                        what tensors are
 

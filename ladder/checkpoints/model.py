@@ -10,24 +10,22 @@ from typing import Any
 import torch
 
 from ladder._version import install_command
+from ladder.checkpoints import diffusion
 from ladder.checkpoints.shards import read_json
 from ladder.errors import CheckpointError, Unsupported
 
 
 def meta_model(folder: Path) -> Any:
     """The model that config.json describes, on the meta device: of the class that wrote the folder
-    (``architectures``), else the causal language model of its configuration.
+    (``architectures``), else the causal language model of its configuration; or the model of
+    diffusers.
 
     Raises:
-        CheckpointError: transformers knows no such model.
-        Unsupported: it is one of diffusers, or transformers is not installed.
+        CheckpointError: transformers, or diffusers, knows no such model.
+        Unsupported: that library is not installed.
     """
-    kind = read_json(folder / "config.json").get("_class_name")
-    if kind is not None:
-        raise Unsupported(
-            f"{folder} is of diffusers' {kind}, and convert reads folders of transformers: load it "
-            "with quantization_config=ladder.LadderConfig(...) and call save_pretrained"
-        )
+    if (name := diffusion.class_name(read_json(folder / "config.json"))) is not None:
+        return diffusion.meta_model(folder, name)
     try:
         from transformers import AutoConfig, AutoModelForCausalLM
     except ImportError:

@@ -73,6 +73,7 @@ def write_shards(
     *,
     carried: int = 0,
     progress: Progress | None = None,
+    stem: str = "model",
 ) -> tuple[int, int]:
     """Write the weight files of ``folder``, and their index when there are several.
 
@@ -81,6 +82,7 @@ def write_shards(
         fill: called with the place in ``described``, and writes every tensor of it.
         carried: bytes of other files, for which there must be room as well.
         progress: called with (tensor, bytes written, bytes in all).
+        stem: how the files' names begin.
     Returns:
         The number of files, and the bytes of their tensors.
     Raises:
@@ -92,14 +94,14 @@ def write_shards(
     meter = Meter(total, progress)
     weight_map: dict[str, str] = {}
     for number, index in enumerate(used, start=1):
-        name = shard_name(number, len(used))
+        name = shard_name(number, len(used), stem)
         with ShardWriter(folder / name, described[index]) as writer:
             fill(index, ShardFiller(writer, meter))
         read_header(folder / name)
         weight_map |= dict.fromkeys(described[index], name)
     if len(used) > 1:
         fields = {"metadata": {"total_size": total}, "weight_map": dict(sorted(weight_map.items()))}
-        write_json(folder / "model.safetensors.index.json", fields)
+        write_json(folder / f"{stem}.safetensors.index.json", fields)
     return len(used), total
 
 
@@ -113,12 +115,13 @@ def write_model(
     config: Mapping[str, Any],
     force: bool,
     progress: Progress | None = None,
+    stem: str = "model",
 ) -> tuple[int, int]:
     """Write the model folder ``destination``, whole or not at all.
 
     Args:
         source: the folder of ``files``, which are copied.
-        described, fill, progress: see :func:`write_shards`.
+        described, fill, progress, stem: see :func:`write_shards`.
         config: config.json.
         force: replace an existing folder.
     Returns:
@@ -133,6 +136,7 @@ def write_model(
             fill,
             carried=sum((source / file).stat().st_size for file in files),
             progress=progress,
+            stem=stem,
         )
         carry(source, temporary, files)
         write_json(temporary / "config.json", config)
@@ -151,9 +155,9 @@ def check_apart(folder: Path, destination: Path) -> None:
         raise InvalidArgument(f"{destination} and {folder} must not lie in each other")
 
 
-def shard_name(number: int, count: int) -> str:
+def shard_name(number: int, count: int, stem: str = "model") -> str:
     """Name of weight file ``number`` (from 1) of ``count``, as the Hugging Face hub has it."""
-    return "model.safetensors" if count == 1 else f"model-{number:05d}-of-{count:05d}.safetensors"
+    return f"{stem}{'' if count == 1 else f'-{number:05d}-of-{count:05d}'}.safetensors"
 
 
 def tensor_bytes(tensor: Tensor) -> memoryview:

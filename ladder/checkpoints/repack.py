@@ -10,9 +10,11 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from ladder.checkpoints import diffusion
 from ladder.checkpoints.activation_schemes import recorded, say_without_scale
 from ladder.checkpoints.folder import StoredConfig
 from ladder.checkpoints.gguf.repack import repack_gguf
+from ladder.checkpoints.header import DTYPE_NAMES
 from ladder.checkpoints.layer import Layer, check_input_scale, ttype_of
 from ladder.checkpoints.model_files import (
     Described,
@@ -109,6 +111,7 @@ def repack(
         return report
     source = open_folder(folder, v1_zeros=v1_zeros)
     plans = {module: _plan(source, module, weights_only) for module in source.modules}
+    dense = {name: source.layer(name) for name in source.embeddings}
     if not weights_only:
         say_without_scale([
             module
@@ -126,6 +129,8 @@ def repack(
         files_carried=len(files),
         bytes_before=source.shards.nbytes,
     )
+    if dense:
+        report.notes.append(f"decoded, as no linear layer has their weight: {', '.join(dense)}")
     for plan in plans.values():
         row = report.types.setdefault(plan.type, TypeRow())
         row.add(plan.layer.n, plan.layer.k, plan.nbytes)
@@ -139,12 +144,12 @@ def repack(
     report.shards, report.bytes_after = write_model(
         folder,
         destination,
-        _described(source, plans),
-        partial(_fill, source, plans),
+        _described(source, plans, dense),
+        partial(_fill, source, plans, dense),
         files=files,
-        config=stored.put_in(config),
         force=force,
         progress=progress,
+        **diffusion.config_and_stem(stored, config),
     )
     report.seconds = time.perf_counter() - start
     return report
@@ -173,20 +178,31 @@ def _plan(source: Source, module: str, weights_only: bool) -> _Planned:
     return _Planned(layer, str(ttype), tensors)
 
 
-def _described(source: Source, plans: dict[str, _Planned]) -> list[dict[str, Described]]:
-    """The tensors of each shard; shards follow the source's."""
+def _described(
+    source: Source, plans: dict[str, _Planned], dense: dict[str, Layer]
+) -> list[dict[str, Described]]:
+    """The tensors of each shard; shards follow the source's. ``dense``: embeddings."""
     described: list[dict[str, Described]] = [{} for _ in source.shards.shards]
     for module, plan in plans.items():
         described[source.home(module)] |= {
             f"{module}.{part}": what for part, what in plan.tensors.items()
         }
+    for name, layer in dense.items():
+        dtype = DTYPE_NAMES[source.format.decoded_dtype(layer)]
+        described[source.home(name)][f"{name}.weight"] = dtype, (layer.n, layer.k)
     for name in source.others:
         entry = source.shards.entry(name)
         described[source.shards.home[name]][name] = (entry.dtype, entry.shape)
     return described
 
 
-def _fill(source: Source, plans: dict[str, _Planned], index: int, file: ShardFiller) -> None:
+def _fill(
+    source: Source,
+    plans: dict[str, _Planned],
+    dense: dict[str, Layer],
+    index: int,
+    file: ShardFiller,
+) -> None:
     for module, plan in plans.items():
         if source.home(module) == index:
             layer = plan.layer
@@ -199,6 +215,10 @@ def _fill(source: Source, plans: dict[str, _Planned], index: int, file: ShardFil
             for part, scale in of_x.items():
                 if part in plan.tensors and scale is not None:
                     file.write(f"{module}.{part}", scale)
+    for name, layer in dense.items():
+        if source.home(name) == index:
+            for rows, values in source.decoded(layer):
+                file.write(f"{name}.weight", values, rows.start * layer.k * values.itemsize)
     for other in source.others:
         if source.shards.home[other] == index:
             file.copy(source.shards, other)

@@ -29,9 +29,12 @@ _NUMBERED = re.compile(r"-(\d{5})-of-(\d{5})\.(?:safetensors|bin)$")
 _UNSAFE = "cannot be read as a state dict without running code from it"
 #: The file of all weights, which transformers prefers to an index.
 _SINGLE = {"safetensors": "model.safetensors", "bin": "pytorch_model.bin"}
-_OLD_PICKLES = (
-    "pytorch_model*.bin", "gptq_model*.bin", "diffusion_pytorch_model*.bin",
-    "*_model.bin.index.json",
+#: That of diffusers, whose variants of other dtypes may lie beside it.
+_OF_DIFFUSERS = "diffusion_pytorch_model"
+#: The same weights once more, beside files of safetensors.
+_COPIES = (
+    "pytorch_model*.bin", "gptq_model*.bin", f"{_OF_DIFFUSERS}*.bin", "*_model.bin.index.json",
+    f"{_OF_DIFFUSERS}.*.safetensors",
 )  # fmt: skip
 _NAMES = DTYPE_NAMES | {torch.bool: "BOOL", torch.float64: "F64"}
 
@@ -237,8 +240,8 @@ def open_shards(folder: Path, pickles: Pickles | None = None) -> ShardSet:
             for name in names
         ]
         files = {*names, *(index.name for index in every)}
-        if kind == "safetensors":  # the same weights once more
-            files |= {path.name for pattern in _OLD_PICKLES for path in folder.glob(pattern)}
+        if kind == "safetensors":
+            files |= {path.name for pattern in _COPIES for path in folder.glob(pattern)}
         return ShardSet(shards, _homes(shards, weight_map), frozenset(files))
     if pickles is not None and (folder / pickles.name).is_file():
         shards = [PickledShard(folder / pickles.name, pickles)]
@@ -283,7 +286,8 @@ def _is_left(index: Path, kind: str) -> bool:
 
 
 def _unindexed(folder: Path, kind: str) -> list[str]:
-    names = [_SINGLE[kind]] if (folder / _SINGLE[kind]).is_file() else []
+    singles = (_SINGLE[kind], f"{_OF_DIFFUSERS}.{kind}")
+    names = [name for name in singles if (folder / name).is_file()][:1]
     skip = re.compile(r"(training_args|optimizer|scheduler|rng_state|adapter_model)")
     names = names or sorted(p.name for p in folder.glob(f"*.{kind}") if not skip.match(p.name))
     for name in names:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from types import ModuleType
@@ -28,6 +28,7 @@ from ladder.checkpoints import (
     torchao,
     w4afp8,
 )
+from ladder.checkpoints.diffusion import is_pipeline
 from ladder.checkpoints.hqq_files import written_by_hqq
 from ladder.checkpoints.layer import (
     Layer,
@@ -42,11 +43,12 @@ from ladder.checkpoints.layer import (
     spans,
     split,
     stored_as,
+    ttype_of,
 )
 from ladder.checkpoints.shards import ShardSet, open_shards, read_json
 from ladder.errors import CheckpointError, InvalidArgument, Unsupported
 from ladder.nn.select import covers
-from ladder.weight import PARTS, Weight
+from ladder.weight import PARTS, Weight, rows_of
 
 #: quant_method -> the module that reads it. To add a checkpoint format, add its row.
 FORMATS: dict[str, ModuleType] = {
@@ -94,15 +96,22 @@ class Source:
     settings: Any  #: Config of the format, for the whole model
     shards: ShardSet
     modules: dict[str, tuple[str, ...]]
+    #: Embeddings that are quantised, of formats whose are decoded: no linear layers, and so dense
+    #: in a ladder folder.
+    embeddings: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def format(self) -> ModuleType:
         return FORMATS[self.method]
 
     @cached_property
+    def _every(self) -> dict[str, tuple[str, ...]]:
+        return self.modules | self.embeddings
+
+    @cached_property
     def others(self) -> list[str]:
         """Names of the tensors that are no part of a quantised module's weight."""
-        parts = {f"{module}.{part}" for module, kept in self.modules.items() for part in kept}
+        parts = {f"{module}.{part}" for module, kept in self._every.items() for part in kept}
         return [name for name in self.shards.home if name not in parts]
 
     def unquantised(self) -> list[str]:
@@ -129,7 +138,7 @@ class Source:
 
         Raises CheckpointError as ``measure`` of the format, Unsupported for an embedding.
         """
-        if is_embedding(module):
+        if is_embedding(module) and module not in self.embeddings:
             raise Unsupported(
                 f"{module}.{self.codes(module)} is an embedding's: ladder packs linear layers only"
             )
@@ -137,7 +146,7 @@ class Source:
         if settings is None:
             fail(f"{module}.{self.codes(module)}", " is there, but quantization_config leaves ",
                  module, " unquantised")  # fmt: skip
-        parts = _stored(self.shards, module, self.modules[module])
+        parts = _stored(self.shards, module, self._every[module])
         shape, k = shape_part(self.format, parts), None
         if shape is not None:
             k = columns_said(self.format, self._read(module, {shape})[shape])
@@ -151,7 +160,7 @@ class Source:
     def _codes_parts(self) -> dict[str, str]:
         return {
             module: self.format.codes_part(_stored(self.shards, module, parts))
-            for module, parts in self.modules.items()
+            for module, parts in self._every.items()
         }
 
     def home(self, module: str) -> int:
@@ -160,7 +169,7 @@ class Source:
 
     def side(self, layer: Layer) -> Side:
         """Read scales, zeros and g_idx of one layer."""
-        small = set(self.modules[layer.name]) - {self.codes(layer.name)}
+        small = set(self._every[layer.name]) - {self.codes(layer.name)}
         return self.format.side(self._read(layer.name, small), layer)
 
     def words(self, layer: Layer, codes: int = 4 << 20) -> Iterator[tuple[slice, Tensor]]:
@@ -168,6 +177,22 @@ class Source:
         stored = self._codes(layer.name)
         for rows in spans(layer, codes):
             yield rows, self.format.words(stored, layer, rows)
+
+    def decoded(self, layer: Layer, codes: int = 4 << 20) -> Iterator[tuple[slice, Tensor]]:
+        """Yield the values of an embedding, about ``codes`` at a time, in the dtype to which its
+        package decodes it."""
+        side, dtype = self.side(layer), self.format.decoded_dtype(layer)
+        ttype = ttype_of(layer, side)
+        if ttype.rows > 1:  # pieces would cut blocks
+            codes = (layer.n + 32) * layer.k
+        for rows, words in self.words(layer, codes):
+            count = words.shape[0]
+            parts = {
+                part: rows_of(part, tensor, ttype, rows.start, count, layer.n)
+                for part, tensor in side.tensors().items()
+            }
+            weight = Weight(ttype, (count, layer.k), words, **parts)
+            yield rows, weight.dequantize().to(dtype)
 
     def __iter__(self) -> Iterator[tuple[str, Weight]]:
         """Yield every quantised module with its canonical weight."""
@@ -185,12 +210,17 @@ class Source:
         return {names[name]: tensor for name, tensor in self.shards.read(list(names)).items()}
 
 
-def require_folder(path: Path) -> None:
+def require_folder(path: Path, *, or_pipeline: bool = False) -> None:
     """Raise InvalidArgument where there is no model folder at ``path``, with what to do about GGUF
-    files."""
+    files, and about a pipeline of diffusers, unless it may be one."""
     if not path.is_dir():
         more = ", but a GGUF file, which `ladder repack` reads" if path.suffix == ".gguf" else ""
         raise InvalidArgument(f"{path} is not a folder{more if path.is_file() else ''}")
+    if not or_pipeline and is_pipeline(path):
+        raise InvalidArgument(
+            f"{path} is a pipeline of diffusers: name the folder of one of its models, as "
+            f"{path / 'transformer'}"
+        )
     files = sorted(path.glob("*.gguf"))
     if files and not (path / "config.json").is_file():
         raise InvalidArgument(
@@ -236,7 +266,10 @@ def open_folder(path: str | os.PathLike[str], *, v1_zeros: str = "word") -> Sour
     if not modules:
         codes = FORMATS[method].PARTS[0]
         raise CheckpointError(f"{folder}: quant_method is {method}, but no tensor is a *.{codes}")
-    return Source(folder, config, quantization, method, settings, shards, modules)
+    embeddings = {}
+    if hasattr(FORMATS[method], "decoded_dtype"):
+        embeddings = {name: modules.pop(name) for name in [*modules] if is_embedding(name)}
+    return Source(folder, config, quantization, method, settings, shards, modules, embeddings)
 
 
 def is_quantized(folder: Path, config: dict[str, Any]) -> bool:

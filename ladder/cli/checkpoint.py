@@ -39,7 +39,7 @@ def repack(
     as_json: Json = False,
 ) -> None:
     """Turn a GPTQ, AWQ, FP8, MXFP4 (gpt-oss), ModelOpt, compressed-tensors, bitsandbytes,
-    AutoRound, Quark, BitNet or GGUF checkpoint into a ladder one, value by value.
+    torchao, HQQ, AutoRound, Quark, BitNet or GGUF checkpoint into a ladder one, value by value.
 
     Examples:
 
@@ -100,6 +100,13 @@ def convert(
     convolutions: Annotated[
         bool, typer.Option("--convolutions", help="Quantise convolutions (nn.Conv2d), too.")
     ] = False,
+    part: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Of a pipeline of diffusers: a model to quantise. Repeatable. "
+            "\\[default: transformer, unet]"
+        ),
+    ] = None,
     force: Force = False,
     as_json: Json = False,
 ) -> None:
@@ -112,6 +119,8 @@ def convert(
         ladder convert models/Llama out --type mxfp4 --skip lm_head --skip model.layers.0
 
         ladder convert models/ResNet out --type int8 --convolutions
+
+        ladder convert models/FLUX out --part transformer --part text_encoder_2
 
         ladder convert models/Llama out --type thirds --formats thirds.json
     """
@@ -131,6 +140,7 @@ def convert(
             activation_type=activations,
             skip=tuple(skip) if skip else None,
             convolutions=convolutions,
+            parts=tuple(part) if part else None,
             force=force,
             progress=progress,
         )

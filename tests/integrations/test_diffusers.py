@@ -319,11 +319,3 @@ def test_a_folder_of_another_quantizer_is_not_saved_as_one_of_both(flux, tmp_pat
     with pytest.raises(Unsupported, match="quantised by torchao .* has layers packed by ladder"):
         again.save_pretrained(tmp_path / "both")
     assert not (tmp_path / "both").exists()
-
-
-def test_the_command_says_how_folders_of_diffusers_are_quantised(tmp_path):
-    from ladder.checkpoints.convert import convert
-
-    fresh("vae")[0].save_pretrained(tmp_path / "vae")
-    with pytest.raises(Unsupported, match=r"vae is of diffusers' AutoencoderKL.*LadderConfig"):
-        convert(tmp_path / "vae", tmp_path / "out", TYPE)
