@@ -60,6 +60,7 @@ from ladder.checkpoints.torchao_config import Config
 from ladder.checkpoints.torchao_described import CODES, INT4, INTX, TILES, Module
 from ladder.checkpoints.torchao_headers import BOTH, PRE, SCALE, WHOLE, ZERO, measure
 from ladder.checkpoints.torchao_orders import TILE_ROWS, tiles_to_rows, unswizzled
+from ladder.types import FLOAT_DTYPES
 
 _OF_X = "_weight_act_quant_scale"
 INPUT_SCALES, PRE_SCALES = (_OF_X,), (PRE,)
@@ -73,6 +74,19 @@ NOT_SERVED = "the metadata of the files says what the tensors mean, which engine
 def codes_part(parts: Collection[str]) -> str | None:
     """See ladder.checkpoints.layer."""
     return None if set(PARTS).isdisjoint(parts) else CODES
+
+
+def decoded_dtype(layer: Layer) -> torch.dtype:
+    """What torchao decodes a tensor to: the dtype of the weight that it was made of.
+
+    Raises CheckpointError for a name that is no float of torch.
+    """
+    config: Module = layer.config
+    found = FLOAT_DTYPES.get(config.dtype)
+    if found is None:
+        fail(f"{layer.name}.weight", " is of dtype ", repr(config.dtype), ", not ",
+             ", ".join(FLOAT_DTYPES))  # fmt: skip
+    return found
 
 
 def canonical(part: str, tensor: Tensor, layer: Layer) -> tuple[str, Tensor]:
@@ -171,5 +185,5 @@ def words(qweight: Tensor, layer: Layer, rows: slice) -> Tensor:
 
 __all__ = [
     "INPUT_SCALES", "NOT_SERVED", "PARTS", "PICKLES", "PRE_SCALES", "Config", "canonical",
-    "codes_part", "measure", "side", "words",
+    "codes_part", "decoded_dtype", "measure", "side", "words",
 ]  # fmt: skip

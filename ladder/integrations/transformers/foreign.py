@@ -6,6 +6,7 @@ from __future__ import annotations
 import copy
 import importlib
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from ladder.checkpoints.activation_schemes import recorded, say_of_experts, say_without_scale
@@ -16,6 +17,7 @@ from ladder.checkpoints.source import FORMATS, METHODS, TRANSLATED
 from ladder.errors import CheckpointError, InvalidArgument, Unsupported
 from ladder.integrations.folders.checkpoint import find_modules, read_headers, settings_of
 from ladder.integrations.folders.loading import ForeignLinear, buffer_name
+from ladder.integrations.transformers.embeddings import is_decoder, take_embeddings
 from ladder.integrations.transformers.quantizer import Quantizer
 from ladder.integrations.transformers.single_experts import open_experts
 from ladder.integrations.transformers.translated import TranslatedHfQuantizer
@@ -33,6 +35,7 @@ class ForeignHfQuantizer(Quantizer):
 
     requires_calibration = True  # what these formats need to quantise, ladder does not do
     method: str
+    _decoders: Sequence[Any] = ()
 
     def _prepare(self, model: Any, files: Any) -> None:
         headers = read_headers(files)
@@ -43,6 +46,7 @@ class ForeignHfQuantizer(Quantizer):
             )
         format = FORMATS[self.method]
         settings = settings_of(format, self.quantization_config.ladder_source, files)
+        headers, self._decoders = take_embeddings(model, headers, self.method, settings)
         self._names = names = {}
         self._layers: dict[str, Layer] = {}
         cut = self._plan is not None
@@ -73,6 +77,17 @@ class ForeignHfQuantizer(Quantizer):
             raise CheckpointError(
                 f"quant_method is {self.method}, but no Linear of the model is quantised"
             )
+
+    def update_weight_conversions(self, weight_conversions: list[Any], *model: Any) -> Any:
+        made = [*self._decoders, *weight_conversions]
+        return super().update_weight_conversions(made, *model)
+
+    def _process_model_after_weight_loading(self, model: Any, **kwargs: Any) -> Any:
+        # transformers would undo them where the model is saved.
+        model._weight_conversions = [
+            each for each in model._weight_conversions if not is_decoder(each)
+        ]
+        return super()._process_model_after_weight_loading(model, **kwargs)
 
     def get_weight_conversions(self) -> list[Any]:
         """Renames parts whose names have dots, which no tensor of a module can have."""

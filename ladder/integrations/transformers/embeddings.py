@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Quantised embeddings of other packages, which are decoded while they are loaded: ladder packs
+linear layers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor, nn
+from transformers.core_model_loading import ConversionOps, WeightConverter
+
+from ladder.checkpoints.layer import Stored, assemble
+from ladder.checkpoints.model import renamer
+from ladder.checkpoints.source import FORMATS
+from ladder.errors import CheckpointError
+from ladder.integrations.folders.checkpoint import parts_by_module, submodule
+
+
+class Decode(ConversionOps):
+    """Makes the weight of embedding ``stored`` of its parts, which ``names`` has by their patterns.
+    transformers copies it."""
+
+    def __init__(self, method: str, settings: Any, stored: str, names: Mapping[str, str]) -> None:
+        self.method, self.settings, self.stored, self.names = method, settings, stored, names
+
+    def convert(
+        self, input_dict: dict[str, Any], *args: Any, full_layer_name: str = "", **kwargs: Any
+    ) -> dict[str, Tensor]:
+        tensors = {}
+        for pattern, value in input_dict.items():
+            tensors[self.names[pattern]] = value[0] if isinstance(value, list) else value
+        device = next(iter(tensors.values())).device
+        tensors = {part: tensor.cpu() for part, tensor in tensors.items()}
+        stored = {part: Stored(t.dtype, tuple(t.shape)) for part, t in tensors.items()}
+        format = FORMATS[self.method]
+        layer = format.measure(stored, self.settings, self.stored)
+        codes = tensors[format.codes_part(tensors)]
+        words = format.words(codes, layer, slice(0, layer.n))
+        weight = assemble(layer, format.side(tensors, layer), words)
+        dtype = format.decoded_dtype(layer)
+        return {full_layer_name: weight.dequantize().to(dtype).to(device)}
+
+
+def is_decoder(conversion: Any) -> bool:
+    """Whether a conversion is one of :func:`take_embeddings`."""
+    return any(isinstance(each, Decode) for each in getattr(conversion, "operations", ()))
+
+
+def take_embeddings(
+    model: Any, headers: dict[str, Stored], method: str, settings: Any
+) -> tuple[dict[str, Stored], list[WeightConverter]]:
+    """The headers of all but quantised embeddings, and what decodes these while they are loaded.
+
+    Raises:
+        CheckpointError: one has another shape than the model's; as ``measure`` of the format.
+    """
+    format = FORMATS[method]
+    if not hasattr(format, "decoded_dtype"):
+        return headers, []
+    rename, _ = renamer(model)
+    kept, converters = dict(headers), []
+    for name, parts in parts_by_module(headers, format.PARTS).items():
+        module = submodule(model, rename(f"{name}.weight").removesuffix(".weight"))
+        if not isinstance(module, nn.Embedding) or format.codes_part(parts) is None:
+            continue
+        config = settings.for_module(name)
+        layer = format.measure(parts, config, name)
+        if (layer.n, layer.k) != tuple(module.weight.shape):
+            raise CheckpointError(
+                f"{name} holds a weight of {[layer.n, layer.k]}, not {list(module.weight.shape)} "
+                "as the model has"
+            )
+        names = {rf"{re.escape(name)}\.{part}": part for part in parts}
+        converters.append(
+            WeightConverter(
+                [*names], f"{name}.weight", operations=[Decode(method, config, name, names)]
+            )
+        )
+        for part in parts:
+            del kept[f"{name}.{part}"]
+    return kept, converters
