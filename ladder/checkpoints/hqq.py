@@ -59,7 +59,7 @@ _OWN = {"W_q", "nbits", "packing", *_FLAGS}
 SHAPE_PARTS = ("shape",)
 PICKLES = hqq_files.PICKLES
 #: Why engines cannot load such folders as they are.
-NOT_SERVED = "rows far apart share bytes, and names such as shape and axis are no parameters'"
+NOT_SERVED = "a byte has codes of rows that are far apart, and tensors have names such as shape"
 
 _LEAST_GROUP = 8  #: fewest columns of one scale
 _TEN, _THREE = 10, 3  #: codes in a word of int32, and their bits

@@ -68,7 +68,7 @@ PARTS = (CODES, SCALE, ZERO, BOTH, WHOLE, PRE, _OF_X, "_weight_act_quant_zero_po
          "_weight_act_per_tensor_scale")  # fmt: skip
 PICKLES = torchao_pickles.PICKLES
 #: Why engines cannot load such folders as they are.
-NOT_SERVED = "the metadata of the files says what the tensors mean, which engines do not hand on"
+NOT_SERVED = "what their tensors mean is in the metadata of the files, which is not read there"
 
 
 def codes_part(parts: Collection[str]) -> str | None:

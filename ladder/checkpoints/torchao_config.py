@@ -70,9 +70,14 @@ class QuantType:
         if config is None or not str(config.get("_type")).endswith("FqnToConfig"):
             return config, False
         data = config.get("_data") or {}
-        named = data.get("fqn_to_config") or data.get("module_fqn_to_config") or {}
-        if not isinstance(named, dict):
-            fail("quantization_config.quant_type.default", " has ", repr(named), ", not an object")
+        named: Any = data
+        if isinstance(data, dict):
+            named = data.get("fqn_to_config") or data.get("module_fqn_to_config") or {}
+        if not isinstance(named, dict) or any(
+            each is not None and not isinstance(each, dict) for each in named.values()
+        ):
+            fail("quantization_config.quant_type.default", " has ", repr(named),
+                 ", not an object of objects")  # fmt: skip
         patterns = [key for key in named if key.startswith("re:")]
         for each in (parameter, module):
             if each in named:

@@ -21,6 +21,8 @@ from checkpoint_oracle import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from more_oracles import BITNET, INT8, NF4, bitnet, bnb, llm_int8, quark, quark_settings, told
+from safetensors.torch import load_file, save_file
+from subclass_oracles import HQQ, TORCHAO, hqq, torchao, torchao_said
 
 from ladder.checkpoints import repack
 from ladder.checkpoints.header import read_header
@@ -31,7 +33,8 @@ AWQ = {"quant_method": "awq", "bits": 4, "group_size": 32, "version": "gemm"}
 COMPRESSED = compressed_settings(symmetric=False, order=True)
 AUTO_ROUND = GPTQ | {"quant_method": "auto-round", "packing_format": "auto_round:auto_gptq"}
 QUARK = quark_settings("fp4", "per_group", x={"is_dynamic": True})
-KINDS = ["gptq", "awq", "compressed", "fp8", "auto-round", "bitnet", "nf4", "int8", "quark"]
+KINDS = ["gptq", "awq", "compressed", "fp8", "auto-round", "bitnet", "nf4", "int8", "quark", "hqq",
+         "torchao"]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +54,16 @@ def folders():
         write_folder(Path(top, "nf4"), NF4, [tensors_of({"a": bnb(8, 64, nested=True)})])
         write_folder(Path(top, "int8"), INT8, [tensors_of({"a": llm_int8(8, 64)})])
         write_folder(Path(top, "quark"), QUARK, [tensors_of({"a": quark(8, 64, "fp4")})])
+        write_folder(Path(top, "hqq"), HQQ, [tensors_of({"a": hqq(8, 64)})])
+        write_folder(Path(top, "torchao"), TORCHAO, [tensors_of({"a": torchao(8, 64)})])
+        say(Path(top, "torchao"), torchao_said())
         yield top
+
+
+def say(folder: Path, said: str) -> None:
+    """Write metadata of torchao into a folder of one layer."""
+    file = folder / "model.safetensors"
+    save_file(load_file(file), file, metadata={"a.weight": said, "format": "pt"})
 
 
 def repack_damaged(source: Path) -> None:
@@ -101,7 +113,8 @@ keys = [
     "weight_block_size", "activation_scheme", "ignored_layers", "fmt", "packing_format",
     "extra_config", "data_type", "act_bits", "linear_class", "quantization_mode", "use_rms_norm",
     "load_in_4bit", "load_in_8bit", "bnb_4bit_quant_type", "global_quant_config", "export",
-    "layer_quant_config", "kv_cache_quant_config", "exclude", "algo_config",
+    "layer_quant_config", "kv_cache_quant_config", "exclude", "algo_config", "quant_type",
+    "quant_config", "skip_modules",
 ]  # fmt: skip
 
 
@@ -245,3 +258,48 @@ def test_any_shapes_and_dtypes_give_a_typed_error_or_a_whole_result(data):
     group = data.draw(st.sampled_from([-1, 8, 32, 64]))
     with tempfile.TemporaryDirectory() as top:
         repack_damaged(write_folder(Path(top, "src"), chosen | {"group_size": group}, [tensors]))
+
+
+torchao_keys = ["target_dtype", "block_size", "dtype", "activation_quantization", "shape",
+                "elem_dtype", "act_quant_kwargs", "is_swizzled_scales", "orig_dtype"]  # fmt: skip
+torchao_kinds = ["Int8Tensor", "IntxUnpackedToInt8Tensor", "Float8Tensor", "Int4Tensor", "MXTensor",
+                 "NVFP4Tensor", "Int4TilePackedTo4dTensor", "Tensor", "AffineTensor"]  # fmt: skip
+torchao_words = st.sampled_from(["int4", "int1", "float8_e4m3fn", "float4_e2m1fn_x2", "bfloat16"])
+torchao_values = values | torchao_words | st.lists(st.integers(-1, 64), max_size=3)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.sampled_from(torchao_kinds),
+    st.dictionaries(st.sampled_from(torchao_keys), torchao_values),
+    st.dictionaries(st.text(max_size=8), values) | st.just({"fqn_to_config": {"a": None}}),
+)
+def test_any_metadata_of_torchao_gives_a_typed_error_or_a_whole_result(folders, kind, data, config):
+    with tempfile.TemporaryDirectory() as top:
+        source = Path(top, "src")
+        shutil.copytree(Path(folders, "torchao"), source)
+        say(source, torchao_said(kind, **data))
+        fields = json.loads((source / "config.json").read_text())
+        quant_type = {"default": {"_type": "FqnToConfig", "_data": config}}
+        fields["quantization_config"]["quant_type"] = quant_type
+        (source / "config.json").write_text(json.dumps(fields))
+        repack_damaged(source)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.data())
+def test_any_parts_of_hqq_give_a_typed_error_or_a_whole_result(data):
+    """Parts left out, and of other shapes, dtypes and values."""
+    tensors = hqq(8, 64).tensors
+    dtypes = [torch.uint8, torch.float32, torch.float16, torch.int32, torch.int64]
+    for part in data.draw(st.lists(st.sampled_from(sorted(tensors)), max_size=3, unique=True)):
+        shape = data.draw(st.lists(st.sampled_from([0, 1, 2, 8, 16, 32, 64]), max_size=3))
+        value = data.draw(st.integers(0, 200))
+        dtype = data.draw(st.sampled_from(dtypes))
+        tensors[part] = torch.full(shape, value, dtype=dtype)
+    for part in data.draw(st.lists(st.sampled_from(sorted(tensors)), max_size=2, unique=True)):
+        del tensors[part]
+    settings = data.draw(st.sampled_from([HQQ, {"quant_method": "hqq"}]))
+    with tempfile.TemporaryDirectory() as top:
+        packed = {f"a.{part}": tensor for part, tensor in tensors.items()}
+        repack_damaged(write_folder(Path(top, "src"), settings, [packed]))

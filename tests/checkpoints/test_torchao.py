@@ -237,6 +237,8 @@ FEW = ROWS | {"_type": "IntxWeightOnlyConfig"}
     ("int8_rows", named(q_proj=FEW), "is Int8Tensor, and .* says IntxWeightOnlyConfig"),
     ("int8_rows", named(**{"re:q_.*": FEW}), "is Int8Tensor, and .* says IntxWeightOnlyConfig"),
     ("int8_rows", named(**{"re:q_(": FEW}), "no expression"),
+    ("int8_rows", named(q_proj=3), "has {'q_proj': 3}, not an object of objects"),
+    ("int8_rows", quant_type("FqnToConfig", fqn_to_config=[3]), r"has \[3\], not an object of"),
     ("int8_rows", TORCHAO | {"quant_type": 3}, "quant_type is 3, not an object"),
     ("int8_rows", TORCHAO | {"quant_type": {"default": 3}}, "default is 3, not an object"),
 ])  # fmt: skip
