@@ -124,11 +124,12 @@ def read_model(folder: Path, *, weight: str | None = None) -> Model:
 
 def _has_stored_types(folder: Path, config: dict[str, Any]) -> bool:
     """Whether headers say how modules are quantised. Of GPTQ and AWQ config.json alone will do."""
+    from ladder.checkpoints.hqq_files import written_by_hqq
     from ladder.checkpoints.source import FALLBACKS, METHODS
 
     given = config.get("quantization_config")
     method = given.get("quant_method") if isinstance(given, dict) else None
-    if method == "ladder":
+    if method == "ladder" or (given is None and written_by_hqq(folder)):
         return True
     known = method in METHODS or any((folder / name).is_file() for name in FALLBACKS)
     return known and any(next(folder.glob(f"*.{kind}"), None) for kind in ("safetensors", "bin"))

@@ -243,11 +243,11 @@ def test_an_awq_folder_has_the_types_of_its_tensors(capsys, tmp_path):
 
 def test_weights_of_a_method_that_ladder_does_not_read_are_asked_for(capsys, tmp_path):
     """Not taken for float16."""
-    other = {"quant_method": "hqq", "load_in_4bit": True}
+    other = {"quant_method": "higgs", "load_in_4bit": True}
     (tmp_path / "config.json").write_text(json.dumps({**CONFIG, "quantization_config": other}))
     status, _, err = run(capsys, "model", tmp_path)
     assert status == 1 and "--w" in err and err.count("\n") == 1
-    assert 'quant_method "hqq"' in err
+    assert 'quant_method "higgs"' in err
     assert run(capsys, "model", tmp_path, "--w", "float8_e4m3")[0] == 0
 
 

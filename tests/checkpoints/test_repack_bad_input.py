@@ -70,9 +70,9 @@ SETTINGS = [
     ({"group_size": -2}, CheckpointError, "group_size is -2, not -1 or at least 8"),
     ({"group_size": 16}, CheckpointError, "has 2 groups, but K = 64 in groups of 16 needs 4"),
     (
-        {"quant_method": "hqq"},
+        {"quant_method": "higgs"},
         CheckpointError,
-        "quant_method is 'hqq', ladder reads auto-round, awq",
+        "quant_method is 'higgs', ladder reads auto-round, awq",
     ),
     (
         {"quant_method": "modelopt", "quant_algo": "W4A8_MXFP4_FP8"},

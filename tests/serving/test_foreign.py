@@ -10,6 +10,7 @@ import checkpoint_oracle as oracle
 import foreign
 import more_oracles
 import pytest
+import subclass_oracles
 import torch
 from drawn import generator
 from layers import SHAPES, activations, parts_of, product, rank, run, serve, write
@@ -223,19 +224,20 @@ def test_a_folder_of_another_package_is_taken_only_when_asked(method, monkeypatc
     assert not taken(method, None)
 
 
-@pytest.mark.parametrize("method", ("hqq", "ladder"))
+@pytest.mark.parametrize("method", ("higgs", "ladder"))
 def test_no_other_folder_is_ever_taken(method, monkeypatch):
     monkeypatch.setenv("LADDER_VLLM", "gptq,awq,compressed-tensors,fp8,kernel")
     assert not taken(method, None)
     assert not taken(method, "ladder")
 
 
-def test_a_folder_whose_names_no_parameter_can_have_is_to_be_repacked():
+@pytest.mark.parametrize("method", ("bitsandbytes", "hqq", "torchao"))
+def test_a_folder_whose_names_no_parameter_can_have_is_to_be_repacked(method):
     from vllm.model_executor.layers.quantization import get_quantization_config
 
-    assert taken("bitsandbytes", "ladder")
-    with pytest.raises(Unsupported, match="bitsandbytes, .*: run `ladder repack` first"):
-        get_quantization_config("ladder").from_config({"quant_method": "bitsandbytes"})
+    assert taken(method, "ladder")
+    with pytest.raises(Unsupported, match=f"{method}, .*: run `ladder repack` first"):
+        get_quantization_config("ladder").from_config({"quant_method": method})
 
 
 MODEL = {
@@ -258,6 +260,8 @@ MODEL = {
     ("auto-round", "ladder", "ladder"),
     ("bitnet", "ladder", "ladder"),
     ("bitsandbytes", "ladder", "ladder"),
+    ("hqq", "ladder", "ladder"),
+    ("torchao", "ladder", "ladder"),
 ])  # fmt: skip
 def test_vllm_chooses_the_method_by_the_folder_and_the_user(method, user, chosen, tmp_path):
     from vllm.config import ModelConfig
@@ -271,6 +275,8 @@ def test_vllm_chooses_the_method_by_the_folder_and_the_user(method, user, chosen
         "auto-round": foreign.auto_round(("q_proj",), "auto_round:auto_gptq").config(),
         "bitnet": foreign.bitnet(("q_proj",)).config(),
         "bitsandbytes": more_oracles.NF4,
+        "hqq": subclass_oracles.HQQ,
+        "torchao": subclass_oracles.TORCHAO,
     }[method]
     fields = MODEL | {"quantization_config": stored}
     (tmp_path / "config.json").write_text(json.dumps(fields))

@@ -225,7 +225,7 @@ def test_a_folder_of_another_package_is_taken_only_when_asked(method):
     assert config.override_quantization_method(given, None) is None
     assert config.override_quantization_method(given, method) is None
     assert config.override_quantization_method(given, "ladder") == "ladder"
-    assert config.override_quantization_method({"quant_method": "hqq"}, "ladder") is None
+    assert config.override_quantization_method({"quant_method": "higgs"}, "ladder") is None
     assert config.override_quantization_method(None, None) is None
 
 
