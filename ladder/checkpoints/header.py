@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -83,6 +83,20 @@ def read_metadata(path: str | os.PathLike[str]) -> dict[str, str]:
     """
     path = Path(path)
     return _metadata(_load(_read_text(path)[0], path), path)
+
+
+def merge_metadata(files: Iterable[tuple[Path, Mapping[str, str]]]) -> dict[str, str]:
+    """What files say beside their tensors, together.
+
+    Raises CheckpointError where two of them say otherwise of one tensor.
+    """
+    said: dict[str, str] = {}
+    for path, metadata in files:
+        for key, value in metadata.items():
+            if said.setdefault(key, value) != value and "." in key:  # as names of tensors have
+                _fail(path, "its metadata says of ", key, " ", value[:200], ", and another file's ",
+                      said[key][:200])  # fmt: skip
+    return said
 
 
 def _read_text(path: Path) -> tuple[bytes, int, int]:

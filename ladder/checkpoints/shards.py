@@ -21,7 +21,13 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from ladder.checkpoints.header import DTYPE_NAMES, Entry, read_header, read_metadata
+from ladder.checkpoints.header import (
+    DTYPE_NAMES,
+    Entry,
+    merge_metadata,
+    read_header,
+    read_metadata,
+)
 from ladder.errors import CheckpointError
 
 _COPY_BYTES = 8 << 20
@@ -188,16 +194,8 @@ class ShardSet:
         return tensors
 
     def metadata(self) -> dict[str, str]:
-        """What the files say beside their tensors. Files may say the same of one.
-
-        Raises CheckpointError where two of them differ.
-        """
-        said: dict[str, str] = {}
-        for shard in self.shards:
-            for key, value in shard.metadata.items():
-                if said.setdefault(key, value) != value and key in self.home:
-                    raise CheckpointError(f"{shard.path}: says of {key} otherwise than other files")
-        return said
+        """What the files say beside their tensors. Raises as :func:`merge_metadata`."""
+        return merge_metadata((shard.path, shard.metadata) for shard in self.shards)
 
     @property
     def nbytes(self) -> int:

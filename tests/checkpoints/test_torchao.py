@@ -218,6 +218,24 @@ def test_files_that_do_not_say_what_their_tensors_are(said, why, tmp_path, left_
         repack(source, left_nothing)
 
 
+@pytest.mark.parametrize("same", [True, False])
+def test_files_may_say_the_same_of_one_tensor_and_nothing_else(same, tmp_path):
+    """transformers writes the metadata of all tensors into each file."""
+    parts, said = parts_of("int8_groups"), METADATA["int8_groups.weight"]
+    other = said if same else said_of("int8_groups", block_size=[1, 64])
+    shards = [{"q_proj._weight_qdata": parts.pop("_weight_qdata")},
+              {f"q_proj.{part}": tensor for part, tensor in parts.items()}]  # fmt: skip
+    folder = write_folder(tmp_path / "a", TORCHAO, shards)
+    for file, text in zip(sorted(folder.glob("*.safetensors")), (said, other), strict=True):
+        save_file(load_file(file), file, metadata={"q_proj.weight": text})
+    if same:
+        ((_, weight),) = open_folder(folder)
+        check("int8_groups", weight.dequantize())
+        return
+    with pytest.raises(CheckpointError, match="its metadata says of q_proj.weight .* and another"):
+        open_folder(folder)
+
+
 def quant_type(kind, **data):
     return TORCHAO | {"quant_type": {"default": {"_type": kind, "_version": 2, "_data": data}}}
 

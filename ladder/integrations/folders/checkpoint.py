@@ -5,11 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from torch import nn
 
-from ladder.checkpoints.header import read_header, read_metadata
+from ladder.checkpoints.header import merge_metadata, read_header, read_metadata
 from ladder.checkpoints.layer import Stored, refuse_bare_codes, split, stored_as
 from ladder.checkpoints.model import renamer
 from ladder.errors import CheckpointError, Unsupported
@@ -43,10 +44,9 @@ def settings_of(format: Any, fields: Mapping[str, Any], files: Iterable[str]) ->
     settings = format.Config.from_dict(fields)
     if not hasattr(settings, "with_metadata"):
         return settings
-    said: dict[str, str] = {}
-    for file in files:
-        said |= read_metadata(file)
-    return settings.with_metadata(said)
+    return settings.with_metadata(
+        merge_metadata((Path(file), read_metadata(file)) for file in files)
+    )
 
 
 def parts_by_module(
