@@ -12,7 +12,7 @@ from ladder._version import install_command
 from ladder.checkpoints.folder import StoredConfig
 from ladder.checkpoints.report import Report, TypeRow
 from ladder.checkpoints.shards import read_json
-from ladder.checkpoints.writer import carried_files, carry, new_folder
+from ladder.checkpoints.writer import carried_files, carry, new_folder, require_space
 from ladder.errors import CheckpointError, InvalidArgument, Unsupported
 from ladder.nn.report import Conversion
 
@@ -116,13 +116,14 @@ def convert_pipeline(
         convert: of one model: source, destination, and what to leave.
     """
     report = Report(str(folder), str(destination), "none", conversion=Conversion())
+    every = carried_files(folder, frozenset())
+    files = [file for file in every if file.parts[0] not in parts]
     with new_folder(destination, force=force) as temporary:
+        require_space(temporary, sum((folder / file).stat().st_size for file in files))
         for part in parts:
             report_part(
                 report, part, convert(folder / part, temporary / part, _of(skip, part, parts))
             )
-        every = carried_files(folder, frozenset())
-        files = [file for file in every if file.parts[0] not in parts]
         carry(folder, temporary, files)
     report.files_carried += len(files)
     return report

@@ -5,7 +5,9 @@
 
 import json
 import logging
+import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
@@ -293,12 +295,78 @@ def test_a_tensor_of_no_linear_layer_is_refused(tmp_path, left_nothing):
 
 
 def test_pickles_are_refused_where_torchao_is_not_installed(tmp_path, left_nothing, monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "torchao", None)
+    monkeypatch.setitem(sys.modules, "torchao", None)
     folder = folder_of(tmp_path / "a", parts_of("int8_rows"), METADATA["int8_rows.weight"])
     torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
     (folder / "model.safetensors").unlink()
     with pytest.raises(Unsupported, match="pytorch_model.bin holds pickled objects of torchao"):
         repack(folder, left_nothing)
+
+
+class Int8Tensor(torch.Tensor):
+    """Stands for torchao's class, whose parts are attributes."""
+
+    tensor_data_names = ("qdata",)
+
+
+class Sparse(Int8Tensor):
+    pass
+
+
+@pytest.fixture
+def like_torchao(monkeypatch):
+    """What ladder asks torchao for: its classes, and to take tensors apart."""
+    package = "torchao.prototype.safetensors"
+    support = ModuleType(f"{package}.safetensors_support")
+    utils = ModuleType(f"{package}.safetensors_utils")
+    utils.ALLOWED_CLASSES = {"Int8Tensor": Int8Tensor, "Sparse": Sparse}
+
+    def flatten(packed):
+        parts = parts_of("int8_rows")
+        tensors = {
+            f"{name.removesuffix('.weight')}.{part}": tensor
+            for name in packed
+            for part, tensor in parts.items()
+        }
+        return tensors, dict.fromkeys(packed, METADATA["int8_rows.weight"])
+
+    support.flatten_tensor_state_dict = flatten
+    for module in (support, utils):
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    for name in ("torchao", "torchao.prototype", package):
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+
+
+def pickled(path, kind):
+    folder = folder_of(path, {}, None)
+    packed = torch.zeros(8, 64).as_subclass(kind)
+    torch.save({"q_proj.weight": packed, "n.weight": torch.ones(3)}, folder / "pytorch_model.bin")
+    (folder / "model.safetensors").unlink()
+    return folder
+
+
+def test_pickles_are_taken_apart_by_torchao(tmp_path, like_torchao):
+    source = pickled(tmp_path / "a", Int8Tensor)
+    ((name, weight),) = open_folder(source)
+    assert name == "q_proj"
+    check("int8_rows", weight.dequantize())
+    repack(source, tmp_path / "b")
+    tensors = load_file(tmp_path / "b" / "model.safetensors")
+    assert tensors.keys() == {"q_proj.qweight", "q_proj.scales", "n.weight"}
+
+
+def test_pickles_of_other_classes_are_refused(tmp_path, like_torchao, left_nothing):
+    with pytest.raises(Unsupported, match="q_proj.weight is torchao's Sparse; ladder reads Int4T"):
+        repack(pickled(tmp_path / "a", Sparse), left_nothing)
+
+
+def test_pickles_that_name_what_torchao_does_not_allow_are_refused(
+    tmp_path, like_torchao, left_nothing, monkeypatch
+):
+    utils = sys.modules["torchao.prototype.safetensors.safetensors_utils"]
+    monkeypatch.setattr(utils, "ALLOWED_CLASSES", {})
+    with pytest.raises(CheckpointError, match="without running code from it"):
+        repack(pickled(tmp_path / "a", Int8Tensor), left_nothing)
 
 
 def test_engines_are_told_to_repack():
