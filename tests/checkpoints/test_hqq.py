@@ -20,7 +20,7 @@ from ladder.integrations.serving.stored import Folder
 
 FILE = Path(__file__).parent / "fixtures" / "hqq.safetensors"
 with safe_open(FILE, "pt") as opened:
-    SETTINGS = {name: json.loads(said) for name, said in opened.metadata().items()}
+    SETTINGS = {name: json.loads(said) for name, said in sorted(opened.metadata().items())}
     TENSORS = {key: opened.get_tensor(key) for key in opened.keys()}  # noqa: SIM118
 HQQ = SETTINGS["hqq_4bit"]
 
