@@ -73,6 +73,9 @@ struct Costs {
     double launch_seconds, cluster_seconds;  ///< the latter in each wave
     double ordered_sum_seconds;              ///< of a number that CTAs add in order
     double tail_seconds;                     ///< of a last wave that is split, beside its sums
+    /// Of items: of each wave, in which a CTA of a multiprocessor finds its item and fills its
+    /// ring, and adds up at the end; others beside it hide as much as each is of all.
+    double item_seconds;
     double weights_ahead_seconds;  ///< that a dependent launch gains by asking for weights early
     // Of tensor memory, measured nowhere. Cycles of a scheduler: a store of 16 rows; what a barrier
     // in front of the products of 64 columns leaves idle.
@@ -148,7 +151,8 @@ inline constexpr Costs kFittedCosts = {
               .ticket_seconds = 1.3e-6},
     // Of 288 kernels of uint4, 32 to 1024 tokens, by their logarithms, of which the model has 13 %
     // at the root of the mean square. Producers: one H100, clocks of one shape, and products, which
-    // overlap with more, from 25 problems of 1536 to 8192 tokens (docs/dev/notebook_gpu.md).
+    // overlap with more, from 25 problems of 1536 to 8192 tokens (docs/dev/notebook_gpu.md). Items:
+    // of 50 cells of experts, 722 kernels, on an H200.
     .warpgroups = {.decoding = 1.33,
                    .scaling = 4,
                    .step_cycles = 2,
@@ -161,6 +165,7 @@ inline constexpr Costs kFittedCosts = {
                    .cluster_seconds = 4e-6,
                    .ordered_sum_seconds = 5.6e-11,
                    .tail_seconds = 4e-6,
+                   .item_seconds = 5e-6,
                    .weights_ahead_seconds = 1e-6,
                    .store_cycles = 4,
                    .meeting_cycles = 40},
