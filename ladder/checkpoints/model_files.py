@@ -16,6 +16,7 @@ from ladder.checkpoints.shards import ShardSet
 from ladder.checkpoints.writer import (
     ShardWriter,
     carry,
+    is_one_of,
     new_folder,
     require_space,
     write_json,
@@ -151,7 +152,7 @@ def describe_tensors(tensors: dict[str, Tensor]) -> dict[str, Described]:
 def check_apart(folder: Path, destination: Path) -> None:
     """Raise InvalidArgument when one of the folders lies in the other."""
     inside, outside = folder.resolve(), destination.resolve()
-    if inside == outside or inside in outside.parents or outside in inside.parents:
+    if is_one_of(inside, (outside, *outside.parents)) or is_one_of(outside, inside.parents):
         raise InvalidArgument(f"{destination} and {folder} must not lie in each other")
 
 

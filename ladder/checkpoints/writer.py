@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import math
 import os
 import shutil
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
@@ -21,6 +22,9 @@ from ladder.errors import CheckpointError, InvalidArgument, LadderError
 
 #: Folders that belong to download tools, not to the model.
 NOT_CARRIED = (".git", ".cache")
+
+#: Of one write: macOS refuses 2 GiB and more (EINVAL of write(2) there).
+MOST_BYTES = 1 << 30
 
 
 class DestinationError(LadderError, OSError):
@@ -106,8 +110,22 @@ def check_destination(destination: Path, *, force: bool) -> None:
         if not force and any(destination.iterdir()):
             raise InvalidArgument(f"{destination} exists; pass force (--force) to replace it")
         here = destination.resolve()
-        if here in (Path.cwd(), *Path.cwd().parents, Path.home()) or here.is_mount():
+        if is_one_of(here, (Path.cwd(), *Path.cwd().parents, Path.home())) or here.is_mount():
             raise InvalidArgument(f"{destination} is the current or home folder or above it")
+
+
+def is_one_of(path: Path, others: Iterable[Path]) -> bool:
+    """Whether ``path`` exists and is one of these, however spelt: on macOS case is ignored."""
+    return os.path.exists(path) and any(os.path.exists(o) and path.samefile(o) for o in others)
+
+
+def _flush(descriptor: int) -> None:
+    """Put a file on disk; by ``fsync`` alone macOS leaves it in the drive's cache (fsync(2))."""
+    if hasattr(fcntl, "F_FULLFSYNC"):
+        with suppress(OSError):  # not on this file system
+            fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
+            return
+    os.fsync(descriptor)
 
 
 def _sync(folder: Path) -> None:
@@ -115,7 +133,7 @@ def _sync(folder: Path) -> None:
     with suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)
         try:
-            os.fsync(descriptor)
+            _flush(descriptor)
         finally:
             os.close(descriptor)
 
@@ -175,7 +193,7 @@ class ShardWriter:
     def _write(self, data: memoryview | bytes, at: int) -> None:
         view = memoryview(data).cast("B")
         while view:
-            done = os.pwrite(self._file.fileno(), view, at)
+            done = os.pwrite(self._file.fileno(), view[:MOST_BYTES], at)
             view, at = view[done:], at + done
 
     def __enter__(self) -> ShardWriter:
@@ -185,7 +203,7 @@ class ShardWriter:
                  trace: TracebackType | None) -> None:  # fmt: skip
         with writing(self.path):
             if kind is None:
-                os.fsync(self._file.fileno())
+                _flush(self._file.fileno())
             self._file.close()
         if kind is None and (short := [name for name, left in self._left.items() if left]):
             raise LadderError(f"{self.path}: {short[0]} was not written whole, a bug in ladder")
@@ -193,11 +211,13 @@ class ShardWriter:
 
 def _reserve(descriptor: int, nbytes: int) -> None:
     try:
-        os.posix_fallocate(descriptor, 0, nbytes)
+        if hasattr(os, "posix_fallocate"):  # macOS has none
+            os.posix_fallocate(descriptor, 0, nbytes)
+            return
     except OSError as error:
         if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
             raise
-        os.ftruncate(descriptor, nbytes)
+    os.ftruncate(descriptor, nbytes)
 
 
 def carried_files(folder: Path, leave: frozenset[str]) -> list[Path]:
@@ -251,4 +271,4 @@ def write_json(path: Path, fields: Mapping[str, Any]) -> None:
         with path.open("w", encoding="utf-8") as file:
             file.write(text)
             file.flush()
-            os.fsync(file.fileno())
+            _flush(file.fileno())

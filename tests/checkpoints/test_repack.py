@@ -3,6 +3,7 @@
 
 import json
 import os
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from checkpoint_oracle import awq, gptq, small, tensors_of, write_folder
 from safetensors.torch import load_file
 
 from ladder import ops
-from ladder.checkpoints import open_folder, repack
+from ladder.checkpoints import model_files, open_folder, repack
 from ladder.checkpoints.header import read_header
 from ladder.errors import CheckpointError, InvalidArgument
 
@@ -255,6 +256,23 @@ def test_a_destination_that_is_a_file_or_above_us_is_never_replaced(tmp_path, mo
     monkeypatch.chdir(tmp_path / "here" / "deeper")
     with pytest.raises(InvalidArgument, match="current or home folder"):
         repack(source, tmp_path / "here", force=True)
+
+
+def test_a_folder_is_known_by_another_spelling_of_its_name(tmp_path, monkeypatch):
+    """On macOS "SRC" is "src", and the system resolves neither. Here a link that is not resolved
+    stands for the other spelling."""
+    source, other = small(tmp_path / "src"), tmp_path / "other"
+    other.symlink_to(tmp_path)
+    before = files(tmp_path / "src")
+    monkeypatch.setattr(Path, "resolve", Path.absolute)
+    for place in (other / "src", other / "src" / "inner", other):
+        with pytest.raises(InvalidArgument, match="must not lie in each other"):
+            model_files.check_apart(source, place)
+    (tmp_path / "here" / "deeper").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "here" / "deeper")
+    with pytest.raises(InvalidArgument, match="current or home folder"):
+        repack(source, other / "here", force=True)
+    assert files(tmp_path / "src") == before
 
 
 def test_a_ladder_folder_is_not_repacked_again(tmp_path):

@@ -2,6 +2,8 @@
 """What repacking may take (memory), and what happens when the machine says no (disk)."""
 
 import errno
+import fcntl
+import mmap
 import os
 import shutil
 import subprocess
@@ -13,7 +15,7 @@ import pytest
 import torch
 from checkpoint_oracle import small, write_folder
 
-from ladder.checkpoints import DestinationError, repack
+from ladder.checkpoints import DestinationError, repack, writer
 from ladder.errors import LadderError
 
 HERE = Path(__file__).parent
@@ -132,6 +134,51 @@ def test_a_file_system_that_cannot_reserve_is_written_all_the_same(tmp_path, mon
 
     monkeypatch.setattr(os, "posix_fallocate", unsupported)
     assert repack(small(tmp_path / "src"), tmp_path / "dst").modules == 1
+
+
+def test_a_system_that_cannot_reserve_is_written_all_the_same(tmp_path, monkeypatch):
+    """macOS."""
+    monkeypatch.delattr(os, "posix_fallocate")
+    assert repack(small(tmp_path / "src"), tmp_path / "dst").modules == 1
+
+
+def test_no_write_is_as_large_as_macos_refuses(tmp_path, monkeypatch):
+    """A tensor of 3 GiB, none of which is touched."""
+    sizes = []
+
+    def write(descriptor, data, at):
+        sizes.append(data.nbytes)
+        return data.nbytes
+
+    nbytes = 3 << 30
+    monkeypatch.setattr(os, "pwrite", write)
+    monkeypatch.setattr(writer, "_reserve", lambda *_: None)
+    with (
+        mmap.mmap(-1, nbytes) as nothing,
+        memoryview(nothing) as data,
+        writer.ShardWriter(tmp_path / "model", {"w": ("U8", (nbytes,))}) as file,
+    ):
+        file.write("w", data)
+    assert sum(sizes[1:]) == nbytes and max(sizes) < 2**31
+
+
+@pytest.mark.parametrize("supported", [True, False])
+def test_macos_is_told_to_empty_the_cache_of_the_drive(tmp_path, monkeypatch, supported):
+    told, plain = [], []
+
+    def control(descriptor, command):
+        told.append(command)
+        if not supported:
+            raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP))
+
+    source = small(tmp_path / "src")
+    monkeypatch.setattr(fcntl, "F_FULLFSYNC", 51, raising=False)
+    monkeypatch.setattr(fcntl, "fcntl", control)
+    monkeypatch.setattr(os, "fsync", plain.append)
+    repack(source, tmp_path / "dst")
+    # The weights, config.json, and the folder before and after it takes its name.
+    assert len(told) >= 4 and set(told) == {51}
+    assert len(plain) == (0 if supported else len(told))
 
 
 READ_ONLY = """
