@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import platform
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,9 @@ def _cpu_kernels(found: dict[str, Any]) -> str:
 def _cpu_name(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
     """The model name of the processor. Where the system has none, as on 64-bit ARM: its
     architecture, and the numbers of its maker and of its kinds of cores."""
+    if platform.system() == "Darwin":
+        command = ["sysctl", "-n", "machdep.cpu.brand_string"]
+        return subprocess.run(command, capture_output=True, text=True).stdout.strip()
     lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
 
     def values(key: str) -> list[str]:

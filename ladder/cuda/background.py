@@ -104,7 +104,7 @@ class Background:
         # Daemons, since the interpreter waits for others before atexit has a chance to stop them.
         self._threads = [
             threading.Thread(target=self._work, name="ladder-compile", daemon=True)
-            for _ in range(min(len(jobs), len(os.sched_getaffinity(0))))
+            for _ in range(min(len(jobs), _processors()))
         ]
         self._working = len(self._threads)
         atexit.register(self._exit)
@@ -162,6 +162,12 @@ class Background:
     def __exit__(self, *exception: object) -> None:
         self.stop()
         self.wait()
+
+
+def _processors() -> int:
+    """How many this process may use; macOS says only how many there are."""
+    allowed = getattr(os, "sched_getaffinity", None)
+    return len(allowed(0)) if allowed else os.cpu_count() or 1
 
 
 def in_background(compile: Callable[[], None]) -> threading.Thread:

@@ -47,6 +47,15 @@ def test_a_processor_is_named_or_its_numbers_are_told(cpuinfo, name, tmp_path):
     assert devices._cpu_name(tmp_path / "cpuinfo") == expected
 
 
+def test_a_processor_of_apple_is_named_by_its_system(tmp_path, monkeypatch):
+    sysctl = tmp_path / "sysctl"
+    sysctl.write_text('#!/bin/sh\n[ "$1 $2" = "-n machdep.cpu.brand_string" ] && echo "Apple M1"\n')
+    sysctl.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(platform, "system", lambda: "Darwin")
+    assert devices._cpu_name() == "Apple M1"
+
+
 def test_what_the_machine_has_is_said(capsys):
     found = json.loads(run(capsys, "--json"))
     assert found["cpu"] == torch.ops.ladder.cpu_isas().split() and found["cpu"][0] == "generic"

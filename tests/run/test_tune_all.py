@@ -254,6 +254,13 @@ def test_shapes_are_compiled_side_by_side(machine, monkeypatch):
     assert len(machine.proposed) == 2 and not both.broken
 
 
+def test_a_system_that_does_not_tell_which_processors_are_ours_compiles_too(machine, monkeypatch):
+    """macOS."""
+    monkeypatch.delattr(os, "sched_getaffinity")
+    compile_in_background([request(1, (1,))]).wait()
+    assert machine.proposed == [(1, 1, 3)]
+
+
 def test_what_is_stopped_begins_no_further_shape(machine):
     machine.takes = 0.1
     under_way = compile_in_background([request(weight, (1,)) for weight in range(1, 201)])
