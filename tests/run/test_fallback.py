@@ -7,6 +7,8 @@ import sys
 import pytest
 import torch
 from drawn import KINDS, exact_weight, grouped, integers
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 import ladder
 from ladder.ops import fallback
@@ -57,6 +59,35 @@ def test_wide_types_have_the_same_values(name, k):
     assert torch.equal(fallback.dequantize(w.qweight, *parts(w), k), w.dequantize())
 
 
+class AppleGpu(TorchDispatchMode):
+    """Meta tensors stand for those of MPS, which has neither float64 nor floats of 8 bits."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        for each in tree_leaves(out):
+            if isinstance(each, torch.Tensor) and each.is_meta:
+                assert each.dtype.itemsize < 8 or not each.is_floating_point(), func
+                assert "float8" not in str(each.dtype), func
+        return out
+
+
+@pytest.mark.parametrize("name", [*type_names(), *KINDS])
+def test_apple_s_gpus_have_the_numbers_that_every_type_needs(name):
+    if name in KINDS:
+        w = exact_weight(name, 24, 70, act_order=True)
+    else:
+        w = ladder.quantize(torch.randn(24, 70), grouped(name), method="nearest")
+    qweight, scales, zeros, scale2, g_idx = (
+        None if part is None else part.to("meta") for part in (w.qweight, *parts(w)[:4])
+    )
+    x = torch.empty(3, 70, dtype=torch.float16, device="meta")
+    with AppleGpu():
+        y = fallback.linear(x, qweight, scales, zeros, scale2, g_idx, None, str(w.type))
+    assert y.is_meta and y.dtype == torch.float16
+    with AppleGpu(), pytest.raises(AssertionError):
+        x.double()
+
+
 def test_quantising_gives_the_same_parts():
     weight = torch.randn(8, 64)
     for got, want in zip(
@@ -79,8 +110,8 @@ def test_what_is_no_activation_is_refused():
         fallback.linear(x, w.qweight, *parts(w)[:4], None, "uint4")
 
 
-#: In a process of its own: the kernels of CUDA and XPU, which are torch's ops on any tensor, called
-#: on tensors of the CPU.
+#: In a process of its own: the kernels of CUDA, XPU and MPS, which are torch's ops on any tensor,
+#: called on tensors of the CPU.
 EVERY_FALLBACK = """
 import sys, torch, ladder
 from torch._C import DispatchKey, DispatchKeySet
@@ -91,7 +122,7 @@ def call(op, key, *arguments):
 ops, codes = torch.ops.ladder, torch.ones(2, 64, dtype=torch.uint8)
 w = ladder.quantize(torch.randn(2, 64), "uint4,group=32,scale=float16,zero=midpoint")
 parts = w.scales, None, None, None
-for key in ("CUDA", "XPU"):
+for key in ("CUDA", "XPU", "MPS"):
     words = call(ops.pack, key, codes, 4)
     assert call(ops.unpack, key, words, 64, 4).equal(codes)
     call(ops.dequantize, key, w.qweight, *parts, str(w.type), 64)
