@@ -7,25 +7,32 @@
 
 namespace ladder {
 
+// Destructors are in error.cpp, and with them, once in a process, what a `catch` compares. macOS on
+// ARM compares addresses, so a library with a copy of its own would not catch what another throws.
+
 /// The caller broke a documented precondition. Python: ValueError.
 struct InvalidArgument final : std::invalid_argument {
   using std::invalid_argument::invalid_argument;
+  ~InvalidArgument() override;
 };
 
 /// The request is legal but this device or target cannot serve it. Python: NotImplementedError
 /// of ladder._C; RuntimeError of torch's ops, which know the standard exceptions only.
 struct Unsupported final : std::runtime_error {
   using std::runtime_error::runtime_error;
+  ~Unsupported() override;
 };
 
 /// A compiler or driver refused our output; the text carries its log. Python: RuntimeError.
 struct ToolchainError final : std::runtime_error {
   using std::runtime_error::runtime_error;
+  ~ToolchainError() override;
 };
 
 /// A bug in ladder. Python: RuntimeError.
 struct InternalError final : std::logic_error {
   using std::logic_error::logic_error;
+  ~InternalError() override;
 };
 
 /// Throws `E` with the parts joined into one sentence: lower case, no full stop, both values.

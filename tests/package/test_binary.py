@@ -40,6 +40,16 @@ def test_the_ops_use_only_the_stable_abi_of_torch():
     assert [s for s in symbols if "aoti_torch_" in s]
 
 
+def test_what_a_library_throws_is_one_type_in_all_of_them():
+    """Where the loader compares addresses, as on macOS, a copy is not caught as what it copies."""
+    thrown = {"libladder.so": ("InvalidArgument", "Unsupported", "ToolchainError")}
+    thrown["_C.abi3.so"] = ("Unsupported",)
+    for library, errors in thrown.items():
+        symbols = " ".join(lines("nm", "-D", "-C", PACKAGE / library))
+        for error in errors:
+            assert f"U typeinfo for ladder::{error} " in symbols, f"{library} has {error} itself"
+
+
 @pytest.mark.parametrize("library", ["libladder.so", "libladder_core.so"])
 def test_libraries_find_each_other_beside_themselves(library):
     assert any("$ORIGIN" in line for line in lines("readelf", "-d", PACKAGE / library))
