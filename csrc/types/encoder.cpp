@@ -36,8 +36,9 @@ Encoder::Encoder(const Element& element) : element_(&element) {
     if (std::isfinite(values_[code]) &&
         encode(element, values_[code]) == static_cast<std::uint32_t>(code))
       codes.push_back(static_cast<std::uint8_t>(code));
-  std::ranges::sort(codes, {}, [&](std::uint8_t code) { return values_[code]; });
-  // +0 and -0 are two codes and one value; a step at 0 between them would send -0 astray.
+  // +0 and -0 are two codes and one value, of which the first code is kept, whatever the library's
+  // way to sort; a step at 0 between them would send -0 astray.
+  std::ranges::stable_sort(codes, {}, [&](std::uint8_t code) { return values_[code]; });
   const auto same = [&](std::uint8_t a, std::uint8_t b) { return values_[a] == values_[b]; };
   codes.erase(std::unique(codes.begin(), codes.end(), same), codes.end());
   // below_[i] is the largest float32 that is still nearer to the lower one of two neighbours, so

@@ -103,6 +103,17 @@ void expect_same(const Element& e, const Encoder& encoder, float value) {
       << e.name << ": " << value << " became code " << fast << ", not " << slow;
 }
 
+TEST(Encoder, zeros_become_the_first_code_of_zero_whatever_their_sign) {
+  for (const Element* e : narrow_elements()) {
+    std::uint32_t first = 0;
+    while (first < static_cast<std::uint32_t>(e->code_count()) && decode(*e, first) != 0) ++first;
+    if (first == static_cast<std::uint32_t>(e->code_count())) continue;
+    const Encoder encoder(*e);
+    EXPECT_EQ(encoder(0.0f), first) << e->name;
+    EXPECT_EQ(encoder(-0.0f), first) << e->name;
+  }
+}
+
 TEST(Encoder, equals_encode_for_every_format_at_every_place_where_rounding_turns) {
   for (const Element* e : narrow_elements()) {
     const Encoder encoder(*e);
