@@ -26,10 +26,8 @@ int unnamed_file() {
     return -1;
   }
   std::string path = (folder / "ladder-XXXXXX").string();
-  const int file = mkstemp(path.data());
-  if (file < 0) return -1;
-  unlink(path.c_str());
-  fcntl(file, F_SETFD, FD_CLOEXEC);
+  const int file = mkostemp(path.data(), O_CLOEXEC);
+  if (file >= 0) unlink(path.c_str());
   return file;
 #endif
 }

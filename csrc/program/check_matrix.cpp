@@ -18,7 +18,8 @@ bool holds_its_words(const Register& to, const Register& from, const First& firs
   const int neighbours = 32 / bits_of(to.scalar);  // columns of a word, of bytes in their own order
   for (std::int64_t thread = 0; thread < to.layout.thread_count(); ++thread) {
     for (std::int64_t slot = 0; slot < to.layout.slot_count(); ++slot) {
-      const auto at = to.layout(thread, slot), word = first(slot);
+      const auto at = to.layout(thread, slot);
+      const auto word = first(slot);
       if (word >= from.layout.slot_count()) return false;
       const auto lane = from.layout(thread, word)[3];
       if (at[1] % 8 * 4 + at[2] % (4 * neighbours) / neighbours != lane) return false;

@@ -19,11 +19,10 @@
 #include <set>
 #include <thread>
 
+#include "base/environment.h"
 #include "base/unnamed_file.h"
 #include "codegen/target.h"
 #include "runtime/in_parallel.h"
-
-extern char** environ;
 
 namespace ladder {
 namespace {
@@ -74,7 +73,7 @@ pid_t start(const std::string& program, const KernelKey& key, const KernelStore&
     posix_spawn_file_actions_addopen(&files, output, "/dev/null", O_WRONLY, 0);
   }
   pid_t child = -1;
-  if (posix_spawn(&child, program.c_str(), &files, nullptr, arguments.data(), environ) != 0) {
+  if (posix_spawn(&child, program.c_str(), &files, nullptr, arguments.data(), environment()) != 0) {
     child = -1;
   }
   posix_spawn_file_actions_destroy(&files);

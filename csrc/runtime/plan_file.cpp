@@ -37,7 +37,12 @@ json copied(const json& file, const char* name) {
 using Seen = std::tuple<dev_t, ino_t, off_t, time_t, long>;
 
 Seen seen(const struct stat& file) {
-  return {file.st_dev, file.st_ino, file.st_size, file.st_ctim.tv_sec, file.st_ctim.tv_nsec};
+#if defined(__APPLE__)
+  const timespec& changed = file.st_ctimespec;
+#else
+  const timespec& changed = file.st_ctim;
+#endif
+  return {file.st_dev, file.st_ino, file.st_size, changed.tv_sec, changed.tv_nsec};
 }
 
 /// The file as parsed, once for each change of it: a model asks for a plan of every layer.

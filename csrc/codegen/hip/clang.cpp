@@ -16,13 +16,12 @@
 #include <optional>
 #include <sstream>
 
+#include "base/environment.h"
 #include "base/error.h"
 #include "base/joined.h"
 #include "base/unnamed_file.h"
 #include "codegen/hip/compilers.h"
 #include "codegen/hip/libraries.h"
-
-extern char** environ;
 
 namespace ladder::hip {
 namespace {
@@ -59,7 +58,7 @@ Ran run(std::vector<std::string> words) {
   posix_spawn_file_actions_adddup2(&files, output, 2);
   pid_t child = -1;
   const int failed =
-      posix_spawn(&child, words.front().c_str(), &files, nullptr, arguments.data(), environ);
+      posix_spawn(&child, words.front().c_str(), &files, nullptr, arguments.data(), environment());
   posix_spawn_file_actions_destroy(&files);
   Ran ran;
   int status = 0;

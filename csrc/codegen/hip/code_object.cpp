@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "codegen/hip/code_object.h"
 
-#include <elf.h>
-
 #include <algorithm>
 #include <bit>
+#include <cstdint>
 #include <cstring>
 #include <optional>
 
@@ -14,6 +13,26 @@
 namespace ladder::hip {
 namespace {
 
+// Of ELF files, as <elf.h> has them where there is one: macOS has none.
+// Source: System V Application Binary Interface, "Object Files", for 64 bits.
+constexpr std::string_view kMagic = "\177ELF";
+struct Header {
+  char before_sections[40];
+  std::uint64_t sections;  ///< where their headers are
+  std::uint32_t flags;
+  std::uint16_t own_bytes, segment_bytes, segment_count, section_bytes, section_count, names;
+};
+struct Section {
+  std::uint32_t name, type;
+  std::uint64_t flags, address, offset, bytes;
+  std::uint32_t link, info;
+  std::uint64_t alignment, entry_bytes;
+};
+struct Note {
+  std::uint32_t name_bytes, bytes, type;
+};
+static_assert(sizeof(Header) == 64 && sizeof(Section) == 64 && sizeof(Note) == 12);
+constexpr std::uint32_t kNotes = 7;          // SHT_NOTE
 constexpr std::uint32_t kMetadataNote = 32;  // NT_AMDGPU_METADATA
 
 /// Bytes from the front, never beyond the end.
@@ -156,13 +175,13 @@ std::vector<KernelResources> kernels_in(std::string_view metadata) {
 std::optional<std::string_view> metadata_in(std::string_view notes) {
   Reader in(notes);
   while (!in.empty()) {
-    const auto header = in.value<Elf64_Nhdr>();
-    const auto name = in.take(static_cast<std::uint64_t>(round_up(header.n_namesz, 4)));
-    const auto padded = static_cast<std::uint64_t>(round_up(header.n_descsz, 4));
+    const auto note = in.value<Note>();
+    const auto name = in.take(static_cast<std::uint64_t>(round_up(note.name_bytes, 4)));
+    const auto padded = static_cast<std::uint64_t>(round_up(note.bytes, 4));
     // The last one of a section may not be padded.
     const auto bytes = in.take(std::min<std::uint64_t>(padded, in.left()));
-    if (header.n_type == kMetadataNote && name.starts_with(std::string_view("AMDGPU\0", 7))) {
-      return bytes.substr(0, header.n_descsz);
+    if (note.type == kMetadataNote && name.starts_with(std::string_view("AMDGPU\0", 7))) {
+      return bytes.substr(0, note.bytes);
     }
   }
   return std::nullopt;
@@ -171,7 +190,7 @@ std::optional<std::string_view> metadata_in(std::string_view notes) {
 }  // namespace
 
 std::vector<KernelResources> kernels_of(std::string_view code_object) {
-  if (!code_object.starts_with(ELFMAG) || code_object.size() < sizeof(Elf64_Ehdr)) {
+  if (!code_object.starts_with(kMagic) || code_object.size() < sizeof(Header)) {
     fail<ToolchainError>("what the compiler made is no ELF file");
   }
   const auto at = [&](std::uint64_t offset) {
@@ -179,11 +198,11 @@ std::vector<KernelResources> kernels_of(std::string_view code_object) {
     in.take(offset);
     return in;
   };
-  const auto header = at(0).value<Elf64_Ehdr>();
-  for (std::uint64_t i = 0; i < header.e_shnum; ++i) {
-    const auto section = at(header.e_shoff + i * header.e_shentsize).value<Elf64_Shdr>();
-    if (section.sh_type != SHT_NOTE) continue;
-    const auto found = metadata_in(at(section.sh_offset).take(section.sh_size));
+  const auto header = at(0).value<Header>();
+  for (std::uint64_t i = 0; i < header.section_count; ++i) {
+    const auto section = at(header.sections + i * header.section_bytes).value<Section>();
+    if (section.type != kNotes) continue;
+    const auto found = metadata_in(at(section.offset).take(section.bytes));
     if (found) return kernels_in(*found);
   }
   fail<ToolchainError>("the code object has no metadata of kernels");

@@ -48,7 +48,8 @@ std::int64_t sum_registers(const TileSchedule& s, const CtaGrid& grid) {
 std::int64_t part_registers(const TileSchedule& s, const Problem& problem) {
   const auto totals = s.warp_tokens() / 2, sums = kPartsInTurn * s.part_tokens() / 2;
   const std::int64_t bits = problem.weight.bits;
-  const auto words = bits == 8 ? 0 : std::max(2 * bits + bits % 2 * kOddWidth - kFewestWords, 0L);
+  const std::int64_t least = 0, narrow = 2 * bits + bits % 2 * kOddWidth - kFewestWords;
+  const auto words = bits == 8 ? 0 : std::max(narrow, least);
   const auto products = totals + sums + 4 * operand_stages(s, problem) + words + kOthersOfParts;
   return std::max(products, 2 * totals + kOthersOfLast);
 }
