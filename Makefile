@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # `make demo` and `make test` set up what they need and are quick the second time.
-.PHONY: demo test build build-tests setup cpp-test neon-test run-neon-test aarch64-test kill-test compile-test compile-matrix gpu-test emulate-test python-test serving-test test-hip test-vllm wheel-test matrix lint format golden fuzz sanitize clean
+.PHONY: demo test build build-tests setup cpp-test neon-test run-neon-test aarch64-test macos-build kill-test compile-test compile-matrix gpu-test emulate-test python-test serving-test test-hip test-vllm wheel-test matrix lint format golden fuzz sanitize clean
 .DELETE_ON_ERROR:
 
 PYTHON ?= python3
@@ -88,6 +88,11 @@ run-neon-test:
 # arguments of pytest, which runs then, too.
 aarch64-test: setup
 	PYTHON=$(PY) bash .ci/aarch64_test
+
+# The wheel for macOS on Apple silicon, cross-compiled; nothing of it can be run. No part of `make
+# test`: the first time takes half an hour of one processor and 200 MB of packages.
+macos-build: setup
+	MAX_JOBS=$(JOBS) PYTHON=$(PY) bash .ci/macos_build
 
 # Processes that tune and store, killed 200 times at any moment; runtime_tests has a sample.
 kill-test: build-tests

@@ -3,15 +3,21 @@
 
 cp310-abi3: its one module of Python keeps to the limited API. manylinux_X_Y_PROCESSOR: its binaries
 are for that processor, and no symbol that they need is younger than the libraries of a system with
-glibc X.Y (PEP 600).
+glibc X.Y (PEP 600). macosx_X_Y_arm64: they are for that processor and macOS X.Y, need what it has,
+and are signed, without which its kernel runs no code for arm64.
 """
 
+import base64
+import csv
+import hashlib
 import re
 import subprocess
 import sys
 import tempfile
 import zipfile
 from pathlib import Path
+
+from mach_o import MachO
 
 #: Newest versions of symbols in GCC's libraries on the oldest systems with that glibc; auditwheel's
 #: policies have the same.
@@ -27,6 +33,9 @@ ALLOWED = {
     *("libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "libstdc++.so.6"),
     *("libgcc_s.so.1", "libladder_core.so", "libtorch_cpu.so"),
 }
+SYSTEM, CXX = "/usr/lib/libSystem.B.dylib", "/usr/lib/libc++.1.dylib"
+TORCH = "@rpath/libtorch_cpu.dylib"
+MACOS_ALLOWED = {SYSTEM, CXX, TORCH, "@rpath/libladder_core.so"}
 #: Of each processor the number in ELF's header and the name of glibc's loader.
 PROCESSORS = {
     "x86_64": (62, "ld-linux-x86-64.so.2"),
@@ -73,11 +82,45 @@ def objections(libraries: list[Path], glibc: tuple[int, int], processor: str) ->
     return out
 
 
+def macos_objections(binaries: list[Path], macos: tuple[int, int]) -> list[str]:
+    """Why these binaries are not of macosx_<macos>_arm64; empty if they are."""
+    out = []
+    for path in binaries:
+        try:
+            binary = MachO.read(path)
+        except ValueError as error:
+            out.append(str(error))
+            continue
+        if binary.oldest > macos:
+            out.append(f"{path.name} needs macOS {'.'.join(map(str, binary.oldest))}")
+        out += [f"{path.name} needs {name}" for name in set(binary.needs) - MACOS_ALLOWED]
+        if binary.rpaths != ["@loader_path"]:
+            out.append(f"{path.name} has libraries looked for in {binary.rpaths}")
+        if why := binary.unsigned():
+            out.append(f"{path.name}: {why}")
+    return out
+
+
+def check_record(archive: zipfile.ZipFile) -> None:
+    """Every file is in RECORD once, with its size and digest."""
+    (record,) = (name for name in archive.namelist() if name.endswith(".dist-info/RECORD"))
+    rows = list(csv.reader(archive.read(record).decode().splitlines()))
+    assert sorted(row[0] for row in rows) == sorted(archive.namelist()), "RECORD lists other files"
+    for name, digest, size in rows:
+        data = archive.read(name)
+        told = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).decode().rstrip("=")
+        if name != record:
+            assert (digest, size) == (f"sha256={told}", str(len(data))), (
+                f"RECORD is wrong of {name}"
+            )
+
+
 def main(wheel: Path) -> None:
     tag = re.fullmatch(r"ladder_torch-[\d.a-z]+-cp310-abi3-(.*)\.whl", wheel.name)
     assert tag, f"{wheel.name} is for one version of Python only"
     platforms = re.findall(rf"manylinux_(\d+)_(\d+)_({'|'.join(PROCESSORS)})", tag[1])
-    assert platforms, f"{wheel.name} is for this machine only"
+    macos = re.findall(r"macosx_(\d+)_(\d+)_arm64", tag[1])
+    assert platforms or macos, f"{wheel.name} is for this machine only"
     with tempfile.TemporaryDirectory() as folder, zipfile.ZipFile(wheel) as archive:
         names = [name for name in archive.namelist() if Path(name).name in BINARIES]
         others = [name for name in archive.namelist() if re.search(r"\.so\b", name)]
@@ -87,6 +130,10 @@ def main(wheel: Path) -> None:
         for major, minor, processor in platforms:
             found = objections(libraries, (int(major), int(minor)), processor)
             assert not found, f"not manylinux_{major}_{minor}_{processor}: {found}"
+        for major, minor in macos:
+            found = macos_objections(libraries, (int(major), int(minor)))
+            assert not found, f"not macosx_{major}_{minor}_arm64: {found}"
+        check_record(archive)
     print(f"tag: {tag[1]} is what the binaries satisfy")
 
 
