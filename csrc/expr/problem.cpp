@@ -31,8 +31,17 @@ void check_formats(const Problem& problem) {
   const auto& [x, y, bias, sum, fast_accum] = problem.formats;
   LADDER_REQUIRE(x == Scalar::f16 || x == Scalar::bf16 || x == Scalar::s8 || x == Scalar::e4m3,
                  "x is ", name_of(x), ", not f16, bf16, s8 or e4m3");
-  LADDER_REQUIRE(y == Scalar::f16 || y == Scalar::bf16 || y == Scalar::f32, "y is ", name_of(y),
-                 ", not f16, bf16 or f32");
+  const auto is_float = [](Scalar scalar) {
+    return scalar == Scalar::f16 || scalar == Scalar::bf16 || scalar == Scalar::f32;
+  };
+  if (problem.has<Quantise>()) {
+    LADDER_REQUIRE(y == Scalar::s8 || y == Scalar::e4m3, "y is quantised to ", name_of(y),
+                   ", not to s8 or e4m3");
+    LADDER_REQUIRE(is_float(bias), "the bias is ", name_of(bias), ", not f16, bf16 or f32");
+  } else {
+    LADDER_REQUIRE(is_float(y), "y is ", name_of(y), ", not f16, bf16 or f32",
+                   problem.has_bytes_of_y() ? ", and nothing quantises it" : "");
+  }
   LADDER_REQUIRE(y != Scalar::f32 || problem.has_bytes_of_x(), "y is f32, and x is ", name_of(x),
                  ", not of 8 bits");
   LADDER_REQUIRE(!fast_accum || x == Scalar::e4m3, "x is ", name_of(x),
@@ -92,7 +101,9 @@ void Problem::set_residual(bool present) { put(epilogue, Residual{}, present); }
 
 void Problem::set_activation(Scalar activation) {
   if (!has_bytes_of_x()) formats.x = activation;
-  if (!wide_y()) formats.y = formats.bias = activation;
+  if (formats.bias == Scalar::f32) return;
+  formats.bias = activation;
+  if (!has_bytes_of_y()) formats.y = activation;
 }
 
 void Problem::round_x(std::optional<RoundedX> to) {
@@ -102,7 +113,14 @@ void Problem::round_x(std::optional<RoundedX> to) {
 }
 
 void Problem::widen_y(bool wide) {
-  if (wide) formats.y = formats.bias = Scalar::f32;
+  if (!wide) return;
+  formats.bias = Scalar::f32;
+  if (!has_bytes_of_y()) formats.y = Scalar::f32;
+}
+
+void Problem::quantise_y(std::optional<Scalar> to) {
+  formats.y = to.value_or(formats.bias);
+  put(epilogue, Quantise{}, to.has_value());
 }
 
 void check(const Problem& problem) {
@@ -151,11 +169,13 @@ std::string refusal(const Problem& problem) {
   if (formats.sum != Scalar::f32) {
     return joined("kernels add up in f32, not in ", name_of(formats.sum));
   }
-  if (formats.bias != formats.y) {
+  const bool quantised = problem.has<Quantise>();
+  if (formats.bias != formats.y && !quantised) {
     return joined("the bias is ", name_of(formats.bias), ", and y ", name_of(formats.y));
   }
-  if (!problem.has_bytes_of_x() && formats.x != formats.y) {
-    return joined("x is ", name_of(formats.x), ", and y ", name_of(formats.y));
+  if (!problem.has_bytes_of_x() && formats.x != formats.bias) {
+    return joined("x is ", name_of(formats.x), ", and ", quantised ? "the bias " : "y ",
+                  name_of(formats.bias));
   }
   if (problem.has_bytes_of_x() && !problem.has<ScaleOfToken>()) {
     return joined("x of ", name_of(formats.x), " without scales of its tokens");
@@ -164,14 +184,15 @@ std::string refusal(const Problem& problem) {
     if (problem.has_gate()) return "kernels add no residual to a product of gate and up";
     if (problem.experts() != nullptr) return "kernels add no residual to rows of experts";
     if (problem.wide_y()) return "kernels add no residual to y of f32";
+    if (quantised) return "kernels add no residual to y of 8 bits";
   }
   // Each kind once.
   const auto early = std::ranges::adjacent_find(
       problem.epilogue, [](const auto& a, const auto& b) { return a.index() >= b.index(); });
   return early == problem.epilogue.end() ? ""
                                          : "kernels take a second scale, scales of tokens, a bias, "
-                                           "a gate, an activation function and a residual "
-                                           "in this order";
+                                           "a gate, an activation function, a residual and the "
+                                           "scale of y in this order";
 }
 
 std::string to_string(const Problem& problem) {
@@ -188,6 +209,7 @@ std::string to_string(const Problem& problem) {
   if (problem.passes > 1) out << problem.passes << " times ";
   out << "y[m<=" << problem.m << (problem.has_gate() ? ", n/2, n=" : ", n=") << problem.n << "] "
       << type << " = ";
+  if (problem.has<Quantise>()) out << "codes of 1/sy f32 * ";
   if (problem.has_residual()) out << "residual[m, n] " << type << " + ";
   if (const Gating* gate = problem.gate()) out << to_string(*gate) << " of ";
   if (const auto what = problem.activation_function()) out << name_of(*what) << " of ";

@@ -67,8 +67,8 @@ struct RoundedX {
 
 struct Formats {
   Scalar x;     ///< f16 or bf16; of 8 bits s8 or e4m3, which tokens were rounded to
-  Scalar y;     ///< f16 or bf16; f32 beside x of 8 bits: sums as they are
-  Scalar bias;  ///< y's
+  Scalar y;     ///< f16 or bf16; f32 beside x of 8 bits: sums as they are; s8 or e4m3: Quantise
+  Scalar bias;  ///< y's; where that has 8 bits f16 or bf16, beside x of 8 bits also f32
   Scalar sum = Scalar::f32;
   /// Sums of x of e4m3 are those of the matrix unit, which keeps fewer bits than f32 has
   /// (MatrixInstruction::accumulator_bits); else they are added up in f32 every 128 columns.
@@ -76,7 +76,7 @@ struct Formats {
   bool operator==(const Formats&) const = default;
 };
 
-/// Steps from sums to y. All are in f32, and y is rounded at the end.
+/// Steps from sums to y. All are in f32, and y is rounded at the end, once.
 struct SecondScale {  ///< times one f32 of the whole weight
   bool operator==(const SecondScale&) const = default;
 };
@@ -101,9 +101,14 @@ struct ActivationFunction {
 struct Residual {
   bool operator==(const Residual&) const = default;
 };
-/// In the order in which kernels take them: y = function(sums + bias) + residual.
-using EpilogueStep =
-    std::variant<SecondScale, ScaleOfToken, Bias, GateProduct, ActivationFunction, Residual>;
+/// y is the nearest code (nearest_code) of the result times an f32: 1 / scale, rounded to f32, of
+/// one static scale that the call gives.
+struct Quantise {
+  bool operator==(const Quantise&) const = default;
+};
+/// In the order in which kernels take them: y = codes(function(sums + bias) + residual).
+using EpilogueStep = std::variant<SecondScale, ScaleOfToken, Bias, GateProduct, ActivationFunction,
+                                  Residual, Quantise>;
 
 struct Problem {
   Weight weight;
@@ -130,10 +135,13 @@ struct Problem {
   /// Sums of a few columns are added up in f32.
   bool promotes_sums() const { return formats.x == Scalar::e4m3 && !formats.fast_accum; }
   bool wide_y() const { return formats.y == Scalar::f32; }
-  /// Of activations before any are rounded, f16 or bf16: x's, else y's. What has no y of 16 bits
-  /// counts as of f16.
+  bool has_bytes_of_y() const { return bits_of(formats.y) == 8; }
+  /// Of activations before any are rounded, f16 or bf16: x's, else y's or, where that has 8 bits,
+  /// the bias's. What has none of 16 bits counts as of f16.
   Scalar activation() const {
-    return !has_bytes_of_x() ? formats.x : wide_y() ? Scalar::f16 : formats.y;
+    if (!has_bytes_of_x()) return formats.x;
+    const Scalar y = has_bytes_of_y() ? formats.bias : formats.y;
+    return y == Scalar::f32 ? Scalar::f16 : y;
   }
   template <class Step>
   bool has() const {
@@ -166,12 +174,15 @@ struct Problem {
   void set_gate(const std::optional<Gating>& gating);
   void set_activation_function(std::optional<Gated> what);
   void set_residual(bool present);
-  /// Of x and y, where neither is rounded nor wide, and of y alone where x is.
+  /// Of x and y, where neither is rounded nor wide, and of y alone where x is. Of y of 8 bits: of
+  /// the bias.
   void set_activation(Scalar activation);
   /// x to 8 bits; nothing: as it is.
   void round_x(std::optional<RoundedX> to);
-  /// y and bias to f32; not `wide`: they stay what they are.
+  /// y and bias to f32, or the bias of y of 8 bits; not `wide`: they stay what they are.
   void widen_y(bool wide = true);
+  /// y to s8 or e4m3; nothing: as the bias.
+  void quantise_y(std::optional<Scalar> to);
 };
 
 /// Throws InvalidArgument that names the field at fault, of problems without meaning.

@@ -87,6 +87,21 @@ Reference with_residual(const Problem& problem, const ProblemData& data, Referen
   return sums;
 }
 
+/// What becomes codes, by the inverse that kernels have.
+Reference with_inverse(float y_scale, Reference results) {
+  const double inverse = 1.0f / y_scale;
+  for (double& y : results.y) y *= inverse;
+  for (double& magnitude : results.magnitude) magnitude *= std::fabs(inverse);
+  return results;
+}
+
+/// What the steps behind the bias make of the sums.
+Reference behind_sums(const Problem& problem, const ProblemData& data, Reference sums) {
+  if (const Gating* gate = problem.gate()) return gated(*gate, sums, problem.n);
+  const auto what = problem.activation_function();
+  return with_residual(problem, data, what ? activated(*what, std::move(sums)) : std::move(sums));
+}
+
 }  // namespace
 
 Reference evaluate(const Problem& problem, const ProblemData& data) {
@@ -116,9 +131,8 @@ Reference evaluate(const Problem& problem, const ProblemData& data) {
       }
     }
   }
-  if (const Gating* gate = problem.gate()) return gated(*gate, out, problem.n);
-  const auto what = problem.activation_function();
-  return with_residual(problem, data, what ? activated(*what, std::move(out)) : std::move(out));
+  out = behind_sums(problem, data, std::move(out));
+  return problem.has<Quantise>() ? with_inverse(data.y_scale, std::move(out)) : out;
 }
 
 }  // namespace ladder

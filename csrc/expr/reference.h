@@ -18,12 +18,14 @@ struct ProblemData {
   std::vector<std::uint8_t> codes;           ///< [batch, n, k]
   std::vector<std::uint32_t> scales, zeros;  ///< [batch, n, groups]
   float scale2 = 1;
+  float y_scale = 1;                    ///< of y of 8 bits
   std::vector<std::uint32_t> bias;      ///< [batch, n]
   std::vector<std::uint32_t> residual;  ///< [batch, m, n]
   std::vector<std::int32_t> gather;     ///< [k], a permutation
 };
 
 /// y in double, and the sum of the magnitudes of everything added up, which scales its error bound.
+/// Of y of 8 bits what becomes a code: result and inverse as they are, the product not rounded.
 struct Reference {
   std::vector<double> y, magnitude;  ///< [batch, m, n]
 };

@@ -13,11 +13,12 @@ namespace ladder {
 ///   scales     of Weight::scale, [groups][N / 64][8][8] as weight_image.h says; rows beyond n: 0
 ///   zeros      of Weight::zero_scalar(), in the same order; bytes for integer zero points
 ///   scale2     f32, one
-///   bias       of Formats::y, [n]; may be null, which is none
+///   bias       of Formats::bias, [n]; may be null, which is none
 ///   gather     i32, [k]: the column of x that each column of the weight multiplies
 ///   x          of Formats::x, [m, k], row-major; of windows the images
 ///   x_scales   f32, [m], of Problem::rounded_x() only
 ///   residual   of Formats::y, [m, n], row-major; none of y's memory
+///   y_scale    f32, one, of y of 8 bits only
 ///   y          of Formats::y, [m, n], row-major
 ///   workspace  f32, tiles * splits * tokens * rows of the tiles; ordered reduction only
 ///   counters   u32, tiles, zero before and after; ordered reduction only

@@ -79,6 +79,20 @@ Faults check(const Program& program, const Activate& i) {
   return faults;
 }
 
+Faults check(const Program& program, const ToCodes& i) {
+  Faults faults;
+  const Register &to = program.registers[i.to], &scale = program.registers[i.scale];
+  check_same(to, program.registers[i.from], faults);
+  for (RegisterId id : {i.from, i.scale}) check_f32(program, id, faults);
+  if (to.width != 0 || (to.scalar != Scalar::s8 && to.scalar != Scalar::e4m3)) {
+    add(faults, to.name, " is ", type_name(to), ", not s8 or e4m3");
+  }
+  if (scale.layout.slot_count() != 1 || scale.layout.element_count() != 1) {
+    add(faults, scale.name, " is not one number");
+  }
+  return faults;
+}
+
 Faults check(const Program& program, const Unary& i) {
   Faults faults;
   check_same(program.registers[i.to], program.registers[i.from], faults);

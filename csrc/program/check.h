@@ -74,6 +74,7 @@ Faults check(const Program& program, const Spread& i);
 Faults check(const Program& program, const Cast& i);
 Faults check(const Program& program, const Gate& i);
 Faults check(const Program& program, const Activate& i);
+Faults check(const Program& program, const ToCodes& i);
 Faults check(const Program& program, const Unary& i);
 Faults check(const Program& program, const Binary& i);
 Faults check(const Program& program, const Reduce& i);

@@ -50,7 +50,7 @@ Faults check(const Program& program, const Within& i) {
       return std::holds_alternative<Load>(s.op) || std::holds_alternative<Store>(s.op) ||
              std::holds_alternative<Add>(s.op) || std::holds_alternative<Multiply>(s.op) ||
              std::holds_alternative<Gate>(s.op) || std::holds_alternative<Activate>(s.op) ||
-             std::holds_alternative<Cast>(s.op);
+             std::holds_alternative<ToCodes>(s.op) || std::holds_alternative<Cast>(s.op);
     });
   };
   if (!allowed(allowed, i.body)) add(faults, "what all threads must take part in");

@@ -224,6 +224,11 @@ struct Activate {
   RegisterId to;
   Gated what;
 };
+/// to[i] = the code of s8 or e4m3 that is nearest (nearest_code) to from[i] * (1 / scale), of f32
+/// tiles, quotient and product each rounded to f32. `scale` is one number, which every thread has.
+struct ToCodes {
+  RegisterId to, from, scale;
+};
 /// The slots of gate and up that each slot of `to` takes, the same in all threads; nothing where a
 /// thread lacks one.
 struct GateSlots {

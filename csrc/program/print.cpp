@@ -248,6 +248,9 @@ std::string to_string(const Program& program, const Statement& statement) {
             out << reg(i.to) << " = gate " << to_string(i.gating) << ' ' << reg(i.from);
           },
           [&](const Activate& i) { out << reg(i.to) << " = " << name_of(i.what) << " itself"; },
+          [&](const ToCodes& i) {
+            out << reg(i.to) << " = codes of " << reg(i.from) << " * 1/" << reg(i.scale);
+          },
           [&](const Multiply& i) { out << reg(i.to) << " *= " << reg(i.from); },
           [&](const UnpackBytes& i) {
             out << reg(i.to) << " = unpack_bytes " << (i.mantissa_bits ? "f" : "u") << i.bits;

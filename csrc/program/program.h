@@ -266,7 +266,7 @@ struct Statement {
                Lookup, FillTable, FillWords, LargestScale, LookupRelative, ZeroOperand, Offset,
                Multiply, Spread, Gate, Activate, CopyElements, UnpackBytes, SplitDigits, JoinDigits,
                MmaShared, MmaWait, MatrixFence, ScaleOperand, TensorStore, TensorWait, TensorFence,
-               TensorMma, TensorCommit, TensorLoad>
+               TensorMma, TensorCommit, TensorLoad, ToCodes>
       op;
 };
 
@@ -375,9 +375,9 @@ template <class... Ops>
 struct Group {};
 /// Neither memory nor time: tiles in registers. Reinterpret is in no group: it is no work, and
 /// stays with what made the tile.
-using InRegisters =
-    Group<Unpack, UnpackBytes, UnpackFloat, ScaleOperand, LargestScale, ZeroOperand, Offset, Mma,
-          Fill, Scale, Add, Multiply, Spread, Gate, Activate, Cast, Unary, Binary, JoinDigits>;
+using InRegisters = Group<Unpack, UnpackBytes, UnpackFloat, ScaleOperand, LargestScale, ZeroOperand,
+                          Offset, Mma, Fill, Scale, Add, Multiply, Spread, Gate, Activate, ToCodes,
+                          Cast, Unary, Binary, JoinDigits>;
 /// Waits and groups of copies.
 using InTime = Group<Commit, Wait, Barrier, ClusterBarrier, DependentLaunch, DependentWait, MmaWait,
                      MatrixFence, TensorWait, TensorFence>;

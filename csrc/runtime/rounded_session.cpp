@@ -61,8 +61,20 @@ Session& Session::wide() {
   Session* found = wide_session_.load(std::memory_order_acquire);
   if (found == nullptr) [[unlikely]] {
     found = &session(open_session(type_, n_, k_, gather_, dependent_launch_, rounded_, true,
-                                  gating_, function_));
+                                  gating_, function_, false, quantised_));
     wide_session_.store(found, std::memory_order_release);
+  }
+  return *found;
+}
+
+Session& Session::quantised(Scalar to) {
+  LADDER_CHECK(rounded_ && !quantised_, "codes of y of ", rounded_ ? "codes" : "numbers");
+  auto& kept = quantised_sessions_.at(to == Scalar::e4m3 ? 1 : 0);
+  Session* found = kept.load(std::memory_order_acquire);
+  if (found == nullptr) [[unlikely]] {
+    found = &session(open_session(type_, n_, k_, gather_, dependent_launch_, rounded_, wide_,
+                                  gating_, function_, has_residual(), to));
+    kept.store(found, std::memory_order_release);
   }
   return *found;
 }

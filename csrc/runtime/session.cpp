@@ -59,7 +59,7 @@ std::int64_t tokens_of_kernel(std::int64_t m, std::optional<RoundedX> rounded) {
 Problem expression(const TType& type, std::int64_t n, std::int64_t k, bool gather,
                    Scalar activation, std::int64_t m, std::optional<RoundedX> rounded, bool wide,
                    const std::optional<Gating>& gating, std::optional<Gated> function,
-                   bool residual) {
+                   bool residual, std::optional<Scalar> quantised) {
   const auto all = intervals_of(rounded);
   LADDER_REQUIRE(1 <= m && m <= all.back(), "no kernel serves ", m, " tokens");
   Problem problem = linear_of(type, n, k, activation, all[interval_of(m, rounded)]);
@@ -70,6 +70,7 @@ Problem expression(const TType& type, std::int64_t n, std::int64_t k, bool gathe
   problem.set_gate(gating);
   problem.set_activation_function(function);
   problem.set_residual(residual);
+  if (quantised) problem.quantise_y(quantised);
   if (const auto why = refusal(problem); !why.empty()) fail<Unsupported>(why);
   return problem;
 }
@@ -102,7 +103,7 @@ std::string no_kernels(const TType& type, std::int64_t n, std::int64_t k, bool g
 Session::Session(const TType& type, std::int64_t n, std::int64_t k, bool gather,
                  bool dependent_launch, std::optional<RoundedX> rounded, Session* as_they_come,
                  bool wide, const std::optional<Gating>& gating, std::optional<Gated> function,
-                 Session* without_residual)
+                 Session* without_residual, std::optional<Scalar> quantised)
     : type_(type),
       n_(n),
       k_(k),
@@ -114,6 +115,7 @@ Session::Session(const TType& type, std::int64_t n, std::int64_t k, bool gather,
       gating_(gating),
       function_(function),
       without_residual_(without_residual),
+      quantised_(quantised),
       // The activations are no part of the image.
       parts_(image_parts(expression(type, n, k, gather, Scalar::f16, 1))) {}
 
@@ -245,7 +247,7 @@ const LinearKernel* Session::first_kernel(int ordinal, Scalar activation, std::i
 
 Decisions Session::decided(int ordinal, Scalar activation, std::int64_t m) const {
   return decide(expression(type_, n_, k_, gather_, activation, m, rounded_, wide_, gating_,
-                           function_, has_residual()),
+                           function_, has_residual(), quantised_),
                 device_row(ordinal));
 }
 
@@ -317,7 +319,7 @@ Session& Session::with_residual() {
   Session* found = residual_session_.load(std::memory_order_acquire);
   if (found == nullptr) [[unlikely]] {
     found = &session(open_session(type_, n_, k_, gather_, dependent_launch_, rounded_, wide_,
-                                  gating_, function_, true));
+                                  gating_, function_, true, quantised_));
     residual_session_.store(found, std::memory_order_release);
   }
   return *found;
@@ -364,12 +366,13 @@ std::unordered_map<std::int64_t, std::unique_ptr<Session>>& sessions() {
 std::int64_t open_session(const TType& type, std::int64_t n, std::int64_t k, bool gather,
                           bool dependent_launch, std::optional<RoundedX> rounded, bool wide,
                           const std::optional<Gating>& gating, std::optional<Gated> function,
-                          bool residual) {
+                          bool residual, std::optional<Scalar> quantised) {
   LADDER_REQUIRE(n > 0 && k > 0, "a weight of [", n, ", ", k, "] has no kernels");
   Session *as_they_come = nullptr, *without_residual = nullptr;
+  LADDER_CHECK(!quantised || rounded, "y of ", name_of(*quantised), " of activations as they come");
   if (rounded || gating || function || residual) {
-    check(
-        expression(type, n, k, gather, Scalar::f16, 1, rounded, wide, gating, function, residual));
+    check(expression(type, n, k, gather, Scalar::f16, 1, rounded, wide, gating, function, residual,
+                     quantised));
   }
   if (rounded) {
     as_they_come = &session(open_session(type, n, k, gather, dependent_launch, std::nullopt, false,
@@ -384,18 +387,19 @@ std::int64_t open_session(const TType& type, std::int64_t n, std::int64_t k, boo
       dependent_launch ? "|dependent launch" : "", rounded ? "|activations of " : "",
       activation_type_of(rounded), wide ? "|y of float32" : "",
       gating ? "|gate " + to_string(*gating) : "",
-      function ? joined("|then ", name_of(*function)) : "", residual ? "|plus a residual" : ""));
+      function ? joined("|then ", name_of(*function)) : "", residual ? "|plus a residual" : "",
+      quantised ? joined("|codes of ", name_of(*quantised)) : ""));
   const std::unique_lock lock(sessions_mutex);
   auto& slot = sessions()[number];
   if (slot == nullptr) {
     slot = std::make_unique<Session>(type, n, k, gather, dependent_launch, rounded, as_they_come,
-                                     wide, gating, function, without_residual);
+                                     wide, gating, function, without_residual, quantised);
   }
   LADDER_CHECK(slot->n() == n && slot->k() == k && slot->type() == type &&
                    slot->gather() == gather && slot->dependent_launch() == dependent_launch &&
                    slot->rounded() == rounded && slot->has_wide_y() == wide &&
                    slot->gating() == gating && slot->function() == function &&
-                   slot->has_residual() == residual,
+                   slot->has_residual() == residual && slot->quantised() == quantised,
                "two weights are called ", number);
   return number;
 }

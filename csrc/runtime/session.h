@@ -78,12 +78,13 @@ enum class Operand {
   x,
   x_scales,
   residual,
+  y_scale,
   y,
   workspace,
   counters,
   items,
 };
-constexpr std::size_t kOperands = 13;
+constexpr std::size_t kOperands = 14;
 
 /// A kernel of the linear layer on one device.
 struct LinearKernel {
@@ -115,10 +116,13 @@ class Session {
   /// `function`: y is that activation function of the sums.
   /// `without_residual`: y has a residual added, and that is the session of the same weight whose y
   /// have none, which does all else that images need.
+  /// `quantised`: of rounded activations, y are codes of it, by a scale that the call gives; a bias
+  /// is float32 where that is `wide`, else of the dtype of activations.
   Session(const TType& type, std::int64_t n, std::int64_t k, bool gather, bool dependent_launch,
           std::optional<RoundedX> rounded = std::nullopt, Session* as_they_come = nullptr,
           bool wide = false, const std::optional<Gating>& gating = std::nullopt,
-          std::optional<Gated> function = std::nullopt, Session* without_residual = nullptr);
+          std::optional<Gated> function = std::nullopt, Session* without_residual = nullptr,
+          std::optional<Scalar> quantised = std::nullopt);
 
   const TType& type() const { return type_; }
   std::int64_t n() const { return n_; }
@@ -134,10 +138,16 @@ class Session {
   Session& serving(std::int64_t m) {
     return as_they_come_ != nullptr && m <= kMostTokensAsTheyCome ? *as_they_come_ : *this;
   }
-  /// Whether y and bias are float32, not of the dtype of activations.
+  /// Whether the bias is float32, and y where it is not quantised, not of the dtype of activations.
   bool has_wide_y() const { return wide_; }
   /// The session of the same weight whose y are so, opened by the first call. Of rounded ones.
   Session& wide();
+  /// The session of the same weight and bias whose y are codes of s8 or e4m3, opened by the first
+  /// call. Of rounded ones.
+  Session& quantised(Scalar to);
+  std::optional<Scalar> quantised() const { return quantised_; }
+  /// Of one element.
+  std::int64_t bytes_of_y() const { return quantised_ ? 1 : wide_ ? 4 : 2; }
   /// The session of the same weight whose kernels add a residual, opened by the first call. Throws
   /// Unsupported of a weight of gate and up in turn.
   Session& with_residual();
@@ -240,7 +250,9 @@ class Session {
   std::optional<Gating> gating_;
   std::optional<Gated> function_;
   Session* without_residual_;
+  std::optional<Scalar> quantised_;
   std::atomic<Session*> wide_session_{nullptr}, residual_session_{nullptr};
+  std::array<std::atomic<Session*>, 2> quantised_sessions_{};  // s8, e4m3
   ImageParts parts_;
   using Interval = std::tuple<int, Scalar, std::size_t>;
   std::mutex compiling_;
@@ -268,7 +280,8 @@ Problem expression(const TType& type, std::int64_t n, std::int64_t k, bool gathe
                    Scalar activation, std::int64_t m,
                    std::optional<RoundedX> rounded = std::nullopt, bool wide = false,
                    const std::optional<Gating>& gating = std::nullopt,
-                   std::optional<Gated> function = std::nullopt, bool residual = false);
+                   std::optional<Gated> function = std::nullopt, bool residual = false,
+                   std::optional<Scalar> quantised = std::nullopt);
 
 /// Why weights of this type and shape have no kernels on `device` for activations rounded so,
 /// whatever their dtype; empty when at least one dtype has.
@@ -281,15 +294,16 @@ std::string no_device_rounds(const TType& type, std::int64_t n, std::int64_t k, 
 void require_rounded(const Problem& problem, const Device& device);
 
 /// A number that names (type, n, k, gather, dependent_launch, rounded, wide, gating, function,
-/// residual), the same in every process, and its session. Images are the same with and without the
-/// last six.
+/// residual, quantised), the same in every process, and its session. Images are the same with and
+/// without the last seven.
 /// Throws InvalidArgument where activations are rounded for a weight that has no such expression,
 /// Unsupported where kernels add no residual to its y.
 std::int64_t open_session(const TType& type, std::int64_t n, std::int64_t k, bool gather = false,
                           bool dependent_launch = false,
                           std::optional<RoundedX> rounded = std::nullopt, bool wide = false,
                           const std::optional<Gating>& gating = std::nullopt,
-                          std::optional<Gated> function = std::nullopt, bool residual = false);
+                          std::optional<Gated> function = std::nullopt, bool residual = false,
+                          std::optional<Scalar> quantised = std::nullopt);
 /// Throws InvalidArgument for a number that this process has not opened.
 Session& session(std::int64_t number);
 

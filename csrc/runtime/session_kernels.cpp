@@ -14,9 +14,9 @@ namespace ladder {
 namespace {
 
 Operand operand_called(const std::string& name) {
-  constexpr const char* kNames[] = {"weight",    "scales",   "zeros",    "scale2",   "gather",
-                                    "bias",      "x",        "x_scales", "residual", "y",
-                                    "workspace", "counters", "items"};
+  constexpr const char* kNames[] = {"weight", "scales",    "zeros",    "scale2",   "gather",
+                                    "bias",   "x",         "x_scales", "residual", "y_scale",
+                                    "y",      "workspace", "counters", "items"};
   static_assert(std::size(kNames) == kOperands);
   for (std::size_t i = 0; i < std::size(kNames); ++i) {
     if (name == kNames[i]) return static_cast<Operand>(i);

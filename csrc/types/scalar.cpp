@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 
 #include "base/error.h"
 
@@ -91,6 +92,12 @@ std::uint32_t to_bits(Scalar scalar, double number) {
     case Scalar::e4m3fnuz: break;
   }
   return encode(*stored(scalar), number, Overflow::special);
+}
+
+std::uint32_t nearest_code(Scalar scalar, float number) {
+  LADDER_CHECK(scalar == Scalar::s8 || scalar == Scalar::e4m3, "codes of ", name_of(scalar));
+  if (scalar == Scalar::s8 && std::isnan(number)) return 0;
+  return encode(*stored(scalar), number, Overflow::saturate);
 }
 
 }  // namespace ladder

@@ -69,5 +69,8 @@ double to_number(Scalar scalar, std::uint32_t bits);
 /// Nearest representable bits, ties to even; overflow gives infinity, NaN where there is none.
 /// Integers truncate.
 std::uint32_t to_bits(Scalar scalar, double number);
+/// The code of s8 or e4m3 that is nearest, ties to even: -128, 127, -448 or 448 beyond these. NaN
+/// stays NaN in e4m3 and is 0 in s8.
+std::uint32_t nearest_code(Scalar scalar, float number);
 
 }  // namespace ladder

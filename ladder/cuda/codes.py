@@ -64,6 +64,7 @@ def linear_codes_image(
     plain: int,
     number: int | None,
     out_dtype: torch.dtype = torch.float16,
+    out_scale: Tensor | None = None,
 ) -> Tensor:
     """:func:`ladder.ops.codes.linear_codes` on an image.
 
@@ -80,7 +81,7 @@ def linear_codes_image(
         :func:`ladder.ops.linear` says of ``activation_type`` "float8_e4m3" on GPUs.
     """
     k = int(x.shape[-1]) if x.dim() else 0
-    check_codes(x, x_scale, bias, k, n, out_dtype)
+    check_codes(x, x_scale, bias, k, n, out_dtype, out_scale)
     whole = out_dtype == torch.int32
     if whole:
         require_whole(x, x_scale, bias, ttype, k)
@@ -89,12 +90,12 @@ def linear_codes_image(
         return whole_sums(x, _values(image, plain, n, k, torch.float32), ttype)
     if not by_kernels:
         return multiply_codes(
-            x, x_scale, _values(image, plain, n, k, torch.float32), bias, out_dtype
+            x, x_scale, _values(image, plain, n, k, torch.float32), bias, out_dtype, out_scale
         )
     if x_scale is not None:
         x_scale = x_scale.contiguous()
     kind = torch.float32 if whole else out_dtype
-    y = _checked(_ops.linear_codes, x, x_scale, image, bias, number, n, kind)
+    y = _checked(_ops.linear_codes, x, x_scale, image, bias, number, n, kind, out_scale)
     return y.to(out_dtype)
 
 
@@ -111,6 +112,7 @@ def _(
     weight: int,
     n: int,
     dtype: torch.dtype,
+    out_scale: Tensor | None = None,
 ) -> Tensor:
     if x.dtype not in CODE_DTYPES or x.dim() == 0:
         raise InvalidArgument(f"x is {list(x.shape)} {x.dtype}, not [..., K] codes")

@@ -159,9 +159,15 @@ class GatedWeight(MergedWeight):
         return Linear.forward(self._alone(place), x)
 
     def product_of_codes(
-        self, x: Tensor, x_scale: Tensor | None, out_dtype: torch.dtype, place: int
+        self,
+        x: Tensor,
+        x_scale: Tensor | None,
+        out_dtype: torch.dtype,
+        out_scale: Tensor | None,
+        place: int,
     ) -> Tensor:
-        return Linear.forward_codes(self._alone(place), x, x_scale, out_dtype=out_dtype)
+        layer = self._alone(place)
+        return Linear.forward_codes(layer, x, x_scale, out_dtype=out_dtype, out_scale=out_scale)
 
     def _alone(self, place: int) -> Linear:
         """Layer ``place`` with a weight of its own. It stays one of this weight where another layer

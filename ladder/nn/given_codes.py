@@ -12,7 +12,8 @@ from ladder.cuda.codes import linear_codes_image, number_for_codes, takes_codes
 from ladder.errors import Unsupported
 from ladder.nn.packed import PackedModule
 from ladder.ops.activations import FAST_ACCUM
-from ladder.ops.codes import CODE_DTYPES, linear_codes
+from ladder.ops.codes import CODE_DTYPES, bias_dtype, linear_codes
+from ladder.ops.transforms import ACTIVATION_DTYPES
 from ladder.weight import check_columns
 
 
@@ -22,7 +23,12 @@ class TakesCodes(PackedModule):
     bias: Any
 
     def forward_codes(
-        self, x: Tensor, x_scale: Tensor | None = None, *, out_dtype: torch.dtype = torch.float16
+        self,
+        x: Tensor,
+        x_scale: Tensor | None = None,
+        *,
+        out_dtype: torch.dtype = torch.float16,
+        out_scale: Tensor | None = None,
     ) -> Tensor:
         """``x_scale * (x @ value(weight).T) + bias`` of x that is codes of 8 bits already,
         whatever :attr:`ladder.Linear.activation_type` says, but for "fast_accum".
@@ -35,9 +41,13 @@ class TakesCodes(PackedModule):
             x: [..., K] int8 or float8_e4m3fn.
             x_scale: float32, one number (static), or one for each token, [..., 1]. None is 1.
             out_dtype: float16, bfloat16 or float32; int32 for the exact sums of int8 x and a
-                weight of whole numbers without scales and bias.
+                weight of whole numbers without scales and bias; int8 or float8_e4m3fn for codes
+                that the next layer takes as its x.
+            out_scale: float32, one number: the static scale of such codes, the ``x_scale`` of the
+                next layer.
         Returns:
-            [..., N] in ``out_dtype``. No gradient flows to the bias, which is rounded to it.
+            [..., N] in ``out_dtype``. No gradient flows to the bias, which is rounded to it, but
+            for codes.
         Raises:
             InvalidArgument, Unsupported: as :func:`ladder.ops.codes.linear_codes`; Unsupported also
                 where the layer has a :attr:`ladder.Linear.pre_scale` or an activation.
@@ -57,8 +67,9 @@ class TakesCodes(PackedModule):
         bias: Tensor | None = None
         if self.bias is not None:
             bias = self.bias.detach()
-            if out_dtype != torch.int32 and bias.dtype != out_dtype:
-                bias = bias.to(out_dtype)
+            own = out_dtype in CODE_DTYPES and bias.dtype in ACTIVATION_DTYPES
+            if out_dtype != torch.int32 and not own:
+                bias = bias.to(bias_dtype(out_dtype))
         if x.device.type == "cuda":
             if torch.compiler.is_compiling():
                 self._prepare_for_trace()
@@ -77,6 +88,7 @@ class TakesCodes(PackedModule):
                     plain=self._weight_number,
                     number=self._number_for_codes(x.dtype),
                     out_dtype=out_dtype,
+                    out_scale=out_scale,
                 )
             except RuntimeError:
                 if torch.compiler.is_compiling() or not self._leave_kernels():
@@ -92,6 +104,7 @@ class TakesCodes(PackedModule):
             g_idx=self.g_idx,
             bias=bias,
             out_dtype=out_dtype,
+            out_scale=out_scale,
         )
 
     def _prepare_for_trace(self) -> None:

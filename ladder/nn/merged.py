@@ -156,10 +156,15 @@ class MergedWeight:
         return self.linear._with_bias(x, torch.cat(biases))
 
     def product_of_codes(
-        self, x: Tensor, x_scale: Tensor | None, out_dtype: torch.dtype, place: int
+        self,
+        x: Tensor,
+        x_scale: Tensor | None,
+        out_dtype: torch.dtype,
+        out_scale: Tensor | None,
+        place: int,
     ) -> Tensor:
         """The part of layer ``place`` of :meth:`Linear.forward_codes`: all rows are computed."""
-        y = self.linear.forward_codes(x, x_scale, out_dtype=out_dtype)
+        y = self.linear.forward_codes(x, x_scale, out_dtype=out_dtype, out_scale=out_scale)
         return y.split(self.sizes, -1)[place].contiguous()
 
     def codes(self, place: int) -> Tensor:

@@ -73,15 +73,21 @@ class MergedLinear(Linear):
         return plus(part, residual)
 
     def forward_codes(
-        self, x: Tensor, x_scale: Tensor | None = None, *, out_dtype: torch.dtype = torch.float16
+        self,
+        x: Tensor,
+        x_scale: Tensor | None = None,
+        *,
+        out_dtype: torch.dtype = torch.float16,
+        out_scale: Tensor | None = None,
     ) -> Tensor:
         state = self.__dict__
         merged, place = state.get("_merged"), state.get("_place")
         if merged is None or place is None:
-            return Linear.forward_codes(self, x, x_scale, out_dtype=out_dtype)
+            return Linear.forward_codes(self, x, x_scale, out_dtype=out_dtype, out_scale=out_scale)
         if merged.gives():
-            return by_itself(self).forward_codes(x, x_scale, out_dtype=out_dtype)
-        y: Tensor = merged.product_of_codes(x, x_scale, out_dtype, place)
+            alone = by_itself(self)
+            return alone.forward_codes(x, x_scale, out_dtype=out_dtype, out_scale=out_scale)
+        y: Tensor = merged.product_of_codes(x, x_scale, out_dtype, out_scale, place)
         return y
 
     @property

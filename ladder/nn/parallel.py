@@ -145,7 +145,12 @@ class ParallelLinear(Linear):
         return y if shard.y_split else gather(y, n, group)
 
     def forward_codes(
-        self, x: Tensor, x_scale: Tensor | None = None, *, out_dtype: torch.dtype = torch.float16
+        self,
+        x: Tensor,
+        x_scale: Tensor | None = None,
+        *,
+        out_dtype: torch.dtype = torch.float16,
+        out_scale: Tensor | None = None,
     ) -> Tensor:
         raise Unsupported(
             f"this layer holds {self.shard.along} of its weight, as rank {self.shard.rank} of "

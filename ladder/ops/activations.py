@@ -200,18 +200,18 @@ def round_activations(x: Tensor, ttype: TType) -> Tensor:
     return rounded + (wide - fixed)
 
 
-def static_scale_objection(scale: Tensor) -> str:
-    """Why ``scale`` is no static scale of x; "" where it is one: a positive number whose inverse
-    float32 holds, too."""
+def static_scale_objection(scale: Tensor, name: str = "input_scale") -> str:
+    """Why ``scale`` is no static scale; "" where it is one: a positive number whose inverse float32
+    holds, too."""
     if scale.numel() != 1 or not scale.is_floating_point():
-        return f"input_scale is {list(scale.shape)} {scale.dtype}, not one float"
+        return f"{name} is {list(scale.shape)} {scale.dtype}, not one float"
     if scale.is_meta:
         return ""
     value = float(scale)
     inverse = 1 / scale.detach().to("cpu", torch.float32)
     if 0 < value < float("inf") and inverse.isfinite():
         return ""
-    return f"input_scale is {value}, not positive and finite, or its inverse is not"
+    return f"{name} is {value}, not positive and finite, or its inverse is not"
 
 
 def pre_scale_objection(scale: Tensor, k: int) -> str:
@@ -255,6 +255,17 @@ def round_tokens(x: Tensor, activation_type: str, x_scale: Tensor | None = None)
     # Where most is infinite, inverse is 0 and infinite numbers alone are NaN.
     rounded = torch.where(most.isfinite(), codes * scale, torch.nan)
     return rounded + (x.to(torch.float32) - fixed)
+
+
+def nearest_codes(y: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:
+    """Codes of 8 bits of ``y``, float32, by one ``scale``: ``y`` times the inverse of the scale,
+    each rounded to float32, then the nearest code, ties to even; -128, 127, -448 or 448 beyond
+    these. NaN stays NaN in float8_e4m3fn and is 0 in int8."""
+    one = scale.detach().reshape(())
+    codes = y * (torch.ones_like(one) / one)
+    if dtype == torch.int8:
+        return codes.clamp(*_RANGE["int8"]).round().nan_to_num(0.0).to(dtype)
+    return codes.clamp(*_RANGE["float8_e4m3"]).to(dtype)
 
 
 def _round_by(x_scale: Tensor, x: Tensor, fixed: Tensor, activation_type: str) -> Tensor:

@@ -10,15 +10,21 @@ from torch import Tensor
 
 from ladder import _library  # noqa: F401  (registers torch.ops.ladder)
 from ladder.errors import InvalidArgument, Unsupported
-from ladder.ops.transforms import check_bias_dtype, check_same_device
+from ladder.ops.activations import nearest_codes, static_scale_objection
+from ladder.ops.transforms import (
+    ACTIVATION_DTYPES,
+    check_bias_dtype,
+    check_same_device,
+    transformed,
+)
 from ladder.types import TType, _checked, dtype_name, parse
 
 _ops = torch.ops.ladder
 
 #: dtype of codes -> the activation_type whose kernels multiply them.
 CODE_DTYPES = {torch.int8: "int8", torch.float8_e4m3fn: "float8_e4m3"}
-#: What ``out_dtype`` may be; int32 of integers without scales alone.
-OUT_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.int32)
+#: What ``out_dtype`` may be; int32 of integers without scales alone, 8 bits with ``out_scale``.
+OUT_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.int32, *CODE_DTYPES)
 #: Whole numbers up to this are float32, in whatever order they are added up.
 _FLOAT32_WHOLE = 2.0**24
 _INT32_WHOLE = 2.0**31
@@ -39,8 +45,12 @@ def linear_codes(
     g_idx: Tensor | None = None,
     bias: Tensor | None = None,
     out_dtype: torch.dtype = torch.float16,
+    out_scale: Tensor | None = None,
 ) -> Tensor:
     """``y[..., n] = x_scale * sum_k x[..., k] * value(w)[n, k] + bias[n]`` of codes ``x``.
+
+    ``out_dtype`` int8 or float8_e4m3fn gives codes of y by ``out_scale``: the ``x`` and the
+    ``x_scale`` of the next layer.
 
     This function decodes the weight in each call, but on the CPU.
     :meth:`ladder.Linear.forward_codes` multiplies by the tensor cores of a GPU.
@@ -50,21 +60,26 @@ def linear_codes(
         qweight: [N, ceil(K * bits / 32)] int32; other parts as :func:`ladder.ops.linear`.
         x_scale: float32, one number, or one for each token: [..., 1] of the shape of ``x``. None
             is 1.
-        bias: [N] in ``out_dtype``.
-        out_dtype: float16, bfloat16, float32, or int32.
+        bias: [N] in ``out_dtype``; float16, bfloat16 or float32 beside codes of y.
+        out_dtype: float16, bfloat16, float32, int32, int8 or float8_e4m3fn.
+        out_scale: float32, one number, on the device of ``x``, where ``out_dtype`` has 8 bits, and
+            nowhere else. It is to be positive and finite, as its inverse: looked at on a CPU only,
+            since a GPU would be waited for; there others give codes that mean nothing.
     Returns:
         [..., N] in ``out_dtype``. int32 are the exact sums of int8 ``x`` and a weight of whole
-        numbers without scales; ``x_scale`` and ``bias`` are then None.
+        numbers without scales; ``x_scale`` and ``bias`` are then None. Codes are those of
+        :func:`ladder.ops.activations.nearest_codes` of y in float32.
     Raises:
-        InvalidArgument: a dtype or shape that does not fit; int32 of anything else.
-        Unsupported: ``x``, ``x_scale`` or ``bias`` asks for a gradient: codes have none, and what
+        InvalidArgument: a dtype or shape that does not fit; int32 of anything else; ``out_scale``
+            without codes of y, or codes without it.
+        Unsupported: ``x``, a scale or ``bias`` asks for a gradient: codes have none, and what
             trains takes :attr:`ladder.Linear.activation_type`.
     Error:
         Sums are float32: within :func:`ladder.testing.bound` of the product of codes and values,
         times ``x_scale``, whose product is rounded to float32 once more.
     """
     n, k, ttype = int(qweight.shape[0]), int(x.shape[-1]) if x.dim() else 0, parse(type)
-    check_codes(x, x_scale, bias, k, n, out_dtype)
+    check_codes(x, x_scale, bias, k, n, out_dtype, out_scale)
     parts = (qweight, scales, zeros, scale2, g_idx)
 
     def values() -> Tensor:
@@ -77,9 +92,9 @@ def linear_codes(
         return _checked(_ops.linear, x.to(torch.float32), *parts, None, str(ttype)).to(out_dtype)
     check_same_device(x, qweight)
     if x.device.type != "cpu":
-        return multiply_codes(x, x_scale, values(), bias, out_dtype)
+        return multiply_codes(x, x_scale, values(), bias, out_dtype, out_scale)
     y = _checked(_ops.linear, x.to(torch.float32), *parts, None, str(ttype))
-    return _finished(y, x_scale, bias, out_dtype)
+    return _finished(y, x_scale, bias, out_dtype, out_scale)
 
 
 def check_codes(
@@ -89,12 +104,14 @@ def check_codes(
     k: int,
     n: int,
     out_dtype: torch.dtype,
+    out_scale: Tensor | None = None,
 ) -> None:
     """Raise InvalidArgument or Unsupported unless the arguments are as :func:`linear_codes` says,
     for a weight [n, k]."""
-    if x_scale is not None and not isinstance(x_scale, Tensor):
-        # A number would be copied to a GPU, and waited for, in each call.
-        raise InvalidArgument(f"x_scale is {x_scale!r}, not a float32 tensor")
+    for name, given in (("x_scale", x_scale), ("out_scale", out_scale)):
+        if given is not None and not isinstance(given, Tensor):
+            # A number would be copied to a GPU, and waited for, in each call.
+            raise InvalidArgument(f"{name} is {given!r}, not a float32 tensor")
     if x.dtype not in CODE_DTYPES:
         raise InvalidArgument(f"x has dtype {dtype_name(x.dtype)}, not int8 or float8_e4m3fn")
     if x.dim() == 0:
@@ -104,7 +121,9 @@ def check_codes(
     if out_dtype not in OUT_DTYPES:
         known = ", ".join(map(dtype_name, OUT_DTYPES))
         raise InvalidArgument(f"out_dtype is {dtype_name(out_dtype)}, not one of {known}")
-    for name, given in (("x", x), ("x_scale", x_scale), ("bias", bias)):
+    _check_out_scale(x, out_dtype, out_scale)
+    of_call = (("x", x), ("x_scale", x_scale), ("out_scale", out_scale), ("bias", bias))
+    for name, given in of_call:
         if given is not None and given.requires_grad and torch.is_grad_enabled():
             raise Unsupported(
                 f"{name} asks for a gradient, which products of codes have not: detach it, or "
@@ -118,7 +137,34 @@ def check_codes(
                 f"or {list(each)} of them"
             )
     if bias is not None and out_dtype != torch.int32:
-        check_bias_dtype(bias, out_dtype, n)
+        own = out_dtype in CODE_DTYPES and bias.dtype in ACTIVATION_DTYPES
+        check_bias_dtype(bias, bias.dtype if own else bias_dtype(out_dtype), n)
+
+
+def bias_dtype(out_dtype: torch.dtype) -> torch.dtype:
+    """What a bias is rounded to: codes of y are made of float32."""
+    return torch.float32 if out_dtype in CODE_DTYPES else out_dtype
+
+
+def _check_out_scale(x: Tensor, out_dtype: torch.dtype, out_scale: Tensor | None) -> None:
+    if (out_dtype in CODE_DTYPES) != (out_scale is not None):
+        raise InvalidArgument(
+            f"out_dtype is {dtype_name(out_dtype)}, and out_scale is "
+            f"{'missing' if out_scale is None else 'given'}: codes of 8 bits have one, others none"
+        )
+    if out_scale is None:
+        return
+    if out_scale.dtype != torch.float32 or out_scale.numel() != 1:
+        raise InvalidArgument(
+            f"out_scale is {list(out_scale.shape)} {dtype_name(out_scale.dtype)}, not one float32"
+        )
+    if out_scale.device != x.device:
+        raise InvalidArgument(f"out_scale is on {out_scale.device}, and x on {x.device}")
+    # Numbers of a GPU would be waited for, and those of a trace are not there.
+    there = out_scale.device.type == "cpu" and not torch.compiler.is_compiling()
+    plain = type(out_scale) in (Tensor, torch.nn.Parameter) and not transformed()
+    if there and plain and (why := static_scale_objection(out_scale, "out_scale")):
+        raise InvalidArgument(why)
 
 
 def require_whole(
@@ -223,25 +269,36 @@ def _filled(matrix: Tensor, columns: int, rows: int) -> Tensor:
 
 
 def multiply_codes(
-    x: Tensor, x_scale: Tensor | None, values: Tensor, bias: Tensor | None, dtype: torch.dtype
+    x: Tensor,
+    x_scale: Tensor | None,
+    values: Tensor,
+    bias: Tensor | None,
+    dtype: torch.dtype,
+    out_scale: Tensor | None = None,
 ) -> Tensor:
     """:func:`linear_codes` of the weight's values [N, K], by torch's own ops."""
     y = torch.nn.functional.linear(x.to(torch.float32), values.to(torch.float32))
-    return _finished(y, x_scale, bias, dtype)
+    return _finished(y, x_scale, bias, dtype, out_scale)
 
 
-def _finished(y: Tensor, x_scale: Tensor | None, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
+def _finished(
+    y: Tensor,
+    x_scale: Tensor | None,
+    bias: Tensor | None,
+    dtype: torch.dtype,
+    out_scale: Tensor | None,
+) -> Tensor:
     if x_scale is not None:
         y = y * (x_scale.reshape(()) if x_scale.numel() == 1 else x_scale.view(*y.shape[:-1], 1))
     if bias is not None:
         y = y + bias.to(torch.float32)
-    return y.to(dtype)
+    return y.to(dtype) if out_scale is None else nearest_codes(y, out_scale, dtype)
 
 
 # The library calls it where a compiler or driver fails: csrc/binding/torch/cuda_codes.cpp.
 _fragment = torch.library.Library("ladder", "FRAGMENT")
 _fragment.define(
-    "multiply_codes(Tensor x, Tensor? x_scale, Tensor values, Tensor? bias, ScalarType dtype) "
-    "-> Tensor"
+    "multiply_codes(Tensor x, Tensor? x_scale, Tensor values, Tensor? bias, ScalarType dtype, "
+    "Tensor? out_scale=None) -> Tensor"
 )
 _fragment.impl("multiply_codes", multiply_codes, "CompositeExplicitAutograd")

@@ -42,7 +42,9 @@ TEST_P(TilesOfBytes, compile_without_spills) {
       if (ragged && problem.groups() > 1 && 1040 % problem.group_size() != 0) problem.k = 1024;
       expect_a_kernel(problem, device(target));
       if (m != 100) continue;
-      problem.set_activation(Scalar::f16), problem.widen_y(true);
+      problem.quantise_y(x.scalar);
+      expect_a_kernel(problem, device(target));
+      problem.quantise_y({}), problem.set_activation(Scalar::f16), problem.widen_y(true);
       expect_a_kernel(problem, device(target));
     }
   }

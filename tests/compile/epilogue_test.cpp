@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Kernels that end with a product of gate and up or an activation function: of the first choices
-// one compiles without spills, for every function, by warps and by warpgroups.
+// Kernels that end with a product of gate and up, an activation function or codes: of the first
+// choices one compiles without spills, for every function, by warps and by warpgroups.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -60,6 +60,14 @@ TEST(Epilogue, residuals_compile_without_spills) {
   expect_kernels([](Problem& problem, Gated what) {
     problem.set_residual(true);
     if (what == Gated::gelu) problem.set_activation_function(what);
+    return true;
+  });
+}
+
+TEST(Epilogue, codes_compile_without_spills) {
+  expect_kernels([](Problem& problem, Gated what) {
+    problem.quantise_y(what == Gated::gelu || what == Gated::silu ? Scalar::s8 : Scalar::e4m3);
+    if (takes_gate_alone(what)) problem.set_activation_function(what);
     return true;
   });
 }

@@ -110,6 +110,7 @@ std::vector<Cell> cells_of(std::span<const char* const> types, std::optional<Sca
             problem.round_x(x);
             problem.set_bias(turn % 4 == 1), problem.permuted_columns = !x && turn % 13 == 2;
             problem.set_residual(turn % 5 == 3);
+            if (turn % 5 == 1) problem.quantise_y(turn % 2 == 0 ? Scalar::s8 : Scalar::e4m3);
             out.push_back({&device(name), problem});
           } catch (const Unsupported&) {
             continue;  // wider than float16

@@ -37,6 +37,8 @@ TEST(Emulated, kernels_of_bytes_are_exact) {
                shape, ttype(type), turn % 2 == 0 ? Scalar::f16 : Scalar::bf16,
                static_cast<Reduction>(turn % 3), Route::bytes, turn % 4 == 0, 4, warpgroups, x)) {
         problem.widen_y(turn % 5 < 2);
+        // Codes in, codes out, beside a bias of 16 bits or of 32.
+        if (turn % 3 == 1) problem.set_bias(true), problem.quantise_y(x.scalar);
         cases.push_back({problem, schedule});
         for (const auto& [of_parts, parts] : testing::in_parts({{problem, schedule}})) {
           cases.push_back({of_parts, parts});
@@ -62,6 +64,7 @@ void add_waves(std::vector<Case>& cases, const char* type, Scalar x, const Devic
              turn % 2 == 0 ? Reduction::none : Reduction::ordered, Route::bytes, on, 3, x)) {
       problem.set_bias(turn % 2 == 0);
       problem.widen_y(turn % 4 < 2);
+      if (turn % 3 == 1) problem.quantise_y(x);
       cases.push_back({problem, schedule});
     }
   }

@@ -26,6 +26,7 @@
 #include "program/linear_case.h"
 #include "program/tail_cases.h"
 #include "program/tile_cases.h"
+#include "program/turing_cases.h"
 #include "program/wave_cases.h"
 #include "translate.h"
 
@@ -118,6 +119,54 @@ TEST(Emulated, kernels_that_add_a_residual_are_exact) {
   expect_right_of(add, "h200", testing::tail_cases(), 3);
   expect_right_of(add, "mi300x", testing::wave_cases(device("mi300x"), 3), 4);
   expect_right_of(add, "mi300x", testing::few_tokens_cases(device("mi300x")), 1);
+}
+
+TEST(Emulated, kernels_whose_y_are_codes_are_exact) {
+  const auto add = [](auto&... of) { testing::add_quantised(of...); };
+  expect_right_of(add, "h200", testing::lowered_cases(), 9);
+  expect_right_of(add, "h200", testing::tile_cases(), 9);
+  expect_right_of(add, "h200", testing::tail_cases(), 3);
+  expect_right_of(add, "t4", testing::turing_shapes(), 6);  // codes by plain arithmetic
+  for (const char* name : {"mi210", "mi300x", "rx7900xtx"}) {
+    expect_right_of(add, name, testing::wave_cases(device(name), 3), 4);
+  }
+  expect_right_of(add, "mi300x", testing::few_tokens_cases(device("mi300x")), 1);
+}
+
+// Every number that is a sum of few, and what is none: by the instruction, and by plain arithmetic
+// of both languages.
+TEST(Emulated, codes_of_numbers_of_all_kinds_are_the_nearest) {
+  for (const char* name : {"h200", "a100", "mi300x", "rx9070xt"}) {
+    const Device& on = device(name);
+    for (const Scalar to : {Scalar::s8, Scalar::e4m3}) {
+      Problem problem = linear_of(ttype("int8,channel,scale=float32"), 256, 64, Scalar::bf16, 16);
+      problem.quantise_y(to);
+      const Schedule schedule = best_schedule(decide(problem, on));
+      const Program program = lower(decide(problem, on), schedule);
+      const auto hip = language_of(on) == emulate::Language::hip;
+      const auto kernel =
+          emulate::load({{hip ? hip::emit(program) : cuda::emit(program), program.name}},
+                        language_of(on), on.capability)[0];
+      auto data = LinearCase::integers(problem, 16);
+      // A row of x has one number, and a row of the weight each code.
+      std::fill(data.data.x.begin(), data.data.x.end(), 0);
+      for (std::int64_t n = 0; n < problem.n; ++n) {
+        for (std::int64_t k = 0; k < problem.k; ++k)
+          data.data.codes[n * problem.k + k] = static_cast<std::uint8_t>(n);
+        data.data.scales[n] = to_bits(Scalar::f32, std::ldexp(1.0, static_cast<int>(n % 7) - 3));
+      }
+      constexpr double kNumbers[] = {1,     -1,       0.25,     0x1p-9,     0x1p-12, 3.5,
+                                     -2.75, 0x1.5p-4, 0x1.0p-2, 0x1.0ep-11, 117,     -0x1p-8,
+                                     1e30,  NAN,      INFINITY, -INFINITY};
+      for (std::int64_t m = 0; m < 16; ++m)
+        data.data.x[m * problem.k + 7] = to_bits(problem.formats.x, kNumbers[m]);
+      for (const float scale : {1.0f, 0.4f, 1e-30f, 1e30f}) {
+        data.data.y_scale = scale;
+        ASSERT_EQ(objection_to({problem, schedule}, on, program, kernel, data, 1), "")
+            << to_string(problem) << " on " << name << " by " << scale;
+      }
+    }
+  }
 }
 
 // Where scales multiply, by choice: sums of nvfp4, and operands whose groups are more than a step.

@@ -9,6 +9,7 @@ import ladder
 from ladder import InvalidArgument, Unsupported
 from ladder.nn.parallel import Shard, become_parallel
 from ladder.ops import codes
+from ladder.ops.activations import round_tokens
 from ladder.types import parse
 
 UINT4 = "uint4,group=32,scale=float16,zero=midpoint"
@@ -87,6 +88,158 @@ def test_the_integer_product_of_torch_takes_any_size(m):
     assert y.dtype == torch.int32 and torch.equal(y.double(), x.double() @ w.double().T)
 
 
+# --- codes of y ----------------------------------------------------------------------------------
+
+#: Halves are ties and some results are beyond the codes; no powers of two, whose quotients are no
+#: products with the inverse; results of which most are subnormal or 0.
+OUT_SCALES = (2.0, 0.125, 3.0, 0.7, 256.0)
+
+
+def nearest(y: torch.Tensor, scale: float, dtype: torch.dtype) -> torch.Tensor:
+    """By comparison with all codes, of ``y`` that float32 holds."""
+    inverse = torch.tensor(1.0) / torch.tensor(scale)
+    product = (y.float() * inverse).double()
+    all_codes = torch.arange(256, dtype=torch.uint8).view(dtype)
+    values = all_codes.double()
+    values[~values.isfinite()] = 1e300
+    if dtype != torch.int8:
+        values[0x80] = 1e300  # -0
+    distance = (product[..., None] - values).abs()
+    # Of two that are as near the even code.
+    odd = torch.arange(256) % 2 * 1e-12
+    found = values[(distance + odd).argmin(-1)]
+    return found.float().to(dtype)
+
+
+def same_codes(a: torch.Tensor, b: torch.Tensor) -> bool:
+    return a.dtype == b.dtype and torch.equal(a.float(), b.float())
+
+
+@pytest.mark.parametrize("scale", OUT_SCALES)
+@pytest.mark.parametrize("out", codes.CODE_DTYPES)
+@pytest.mark.parametrize("dtype,type", [(torch.int8, UINT4), (torch.float8_e4m3fn, FLOAT8)])
+def test_codes_of_y_are_the_nearest(dtype, type, out, scale):
+    weight = exact_weight(type, N, K)
+    x, bias = codes_of(dtype, 2, M, K), torch.randint(-4, 5, (N,), generator=generator(1))
+    x_scale = torch.tensor(2.0**-3)
+    exact = x.double() @ formula(weight).T * x_scale.double()
+    for of_bias in (None, torch.float16, torch.bfloat16, torch.float32):
+        given = None if of_bias is None else bias.to(of_bias)
+        wanted = nearest(exact if given is None else exact + bias, scale, out)
+        layer = ladder.Linear.from_weight(weight, given)
+        out_scale = torch.tensor([scale])
+        y = layer.forward_codes(x, x_scale, out_dtype=out, out_scale=out_scale)
+        assert same_codes(y, wanted)
+        y = ladder.ops.linear_codes(
+            x, weight.qweight, type, x_scale=x_scale, scales=weight.scales, bias=given,
+            out_dtype=out, out_scale=out_scale[0],
+        )  # fmt: skip
+        assert same_codes(y, wanted)
+    if scale == 0.125 and out == torch.int8:
+        assert (wanted == 127).any() and (wanted == -128).any()
+
+
+def test_codes_of_y_are_those_that_the_next_layer_would_make_of_it():
+    layer = ladder.Linear.from_weight(exact_weight(UINT4, N, K))
+    x = codes_of(torch.int8, M, K)
+    y = layer.forward_codes(x, out_dtype=torch.float32)
+    for scale in map(torch.tensor, OUT_SCALES):
+        for out, activation_type in codes.CODE_DTYPES.items():
+            given = layer.forward_codes(x, out_dtype=out, out_scale=scale)
+            assert torch.equal(given.float() * scale, round_tokens(y, activation_type, scale))
+
+
+def test_layers_go_from_codes_to_codes():
+    first = ladder.Linear.from_weight(exact_weight(UINT4, 64, K), torch.ones(64))
+    second = ladder.Linear.from_weight(exact_weight(UINT4, N, 64))
+    x, sx, sy = codes_of(torch.int8, M, K), torch.tensor(2.0**-4), torch.tensor(0.7)
+    between = first.forward_codes(x, sx, out_dtype=torch.int8, out_scale=sy)
+    y = second.forward_codes(between, sy, out_dtype=torch.float32)
+    exact = x.double() @ formula(first.packed_weight).T * sx.double() + 1
+    held = nearest(exact, 0.7, torch.int8).double()
+    assert torch.equal(y, (held @ formula(second.packed_weight).T).float() * sy)
+
+
+def test_no_number_is_nan_or_zero():
+    layer = ladder.Linear.from_weight(exact_weight(FLOAT8, N, K))
+    x = codes_of(torch.float8_e4m3fn, M, K)
+    x.view(torch.uint8)[3, 7] = 0x7F
+    one = torch.tensor(1.0)
+    y = layer.forward_codes(x, out_dtype=torch.float8_e4m3fn, out_scale=one).float()
+    assert y[3].isnan().all() and y[[0, 1, 2, 4]].isfinite().all()
+    assert (layer.forward_codes(x, out_dtype=torch.int8, out_scale=one)[3] == 0).all()
+
+
+@pytest.mark.parametrize("out", codes.CODE_DTYPES)
+def test_torch_compile_and_meta_layers_give_codes(out):
+    layer = ladder.Linear.from_weight(exact_weight(UINT4, N, K), torch.ones(N))
+    compiled = torch.compile(layer.forward_codes, fullgraph=True, backend="eager", dynamic=True)
+    for m in (2, 3, 40):
+        x, scale = codes_of(torch.int8, m, K), torch.tensor(0.7)
+        y = compiled(x, out_dtype=out, out_scale=scale)
+        assert same_codes(y, layer.forward_codes(x, out_dtype=out, out_scale=scale))
+    meta = ladder.Linear(K, N, False, UINT4, device="meta")
+    x = torch.empty(2, 3, K, dtype=torch.int8, device="meta")
+    y = meta.forward_codes(x, out_dtype=out, out_scale=torch.ones(1, device="meta"))
+    assert y.is_meta and y.shape == (2, 3, N) and y.dtype == out
+
+
+def test_parts_of_a_merged_layer_give_their_own_codes():
+    class Block(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.q = ladder.Linear.from_weight(exact_weight(UINT4, N, K), torch.ones(N))
+            self.k = ladder.Linear.from_weight(exact_weight(UINT4, 8, K), torch.ones(8))
+
+        def forward(self, x):
+            return self.q(x), self.k(x)
+
+    block, x, scale = Block(), codes_of(torch.int8, M, K), torch.tensor(3.0)
+
+    def given() -> list[torch.Tensor]:
+        return [
+            layer.forward_codes(x, out_dtype=torch.int8, out_scale=scale)
+            for layer in (block.q, block.k)
+        ]
+
+    before = given()
+    ladder.optimize(block)
+    assert all(map(torch.equal, before, given()))
+
+
+def test_a_scale_of_y_that_does_not_fit_is_refused_with_both_values():
+    layer = ladder.Linear.from_weight(exact_weight(UINT4, N, K))
+    x, one = codes_of(torch.int8, M, K), torch.ones(1)
+    coded = {"out_dtype": torch.int8}
+    refused = {
+        "out_dtype is int8, and out_scale is missing": coded,
+        "out_dtype is float8_e4m3fn, and out_scale is m": {"out_dtype": torch.float8_e4m3fn},
+        "out_dtype is float16, and out_scale is given": {"out_scale": one},
+        "out_dtype is int32, and out_scale is given": {"out_dtype": torch.int32, "out_scale": one},
+        "out_scale is 0.5, not a float32 tensor": coded | {"out_scale": 0.5},
+        r"out_scale is \[5, 1\] float32, not one float32": coded | {"out_scale": torch.ones(M, 1)},
+        r"out_scale is \[1\] float16, not one float32": coded | {"out_scale": one.half()},
+        "out_scale is on meta, and x on cpu": coded | {"out_scale": one.to("meta")},
+        "out_scale is 0.0, not positive and finite": coded | {"out_scale": one * 0},
+        "out_scale is -1.0, not positive": coded | {"out_scale": -one},
+        "out_scale is nan, not positive": coded | {"out_scale": one * torch.nan},
+        "out_scale is inf, not positive": coded | {"out_scale": one * torch.inf},
+        r"out_scale is .*e-41, .* or its inverse is not": coded | {"out_scale": one * 1e-40},
+    }  # fmt: skip
+    for message, options in refused.items():
+        with pytest.raises(InvalidArgument, match=message):
+            layer.forward_codes(x, **options)
+        with pytest.raises(InvalidArgument, match=message):
+            ladder.ops.linear_codes(x, layer.qweight, UINT4, scales=layer.scales, **options)
+    with pytest.raises(Unsupported, match="out_scale asks for a gradient"):
+        layer.forward_codes(x, **coded, out_scale=one.clone().requires_grad_())
+    with pytest.raises(InvalidArgument, match="bias has dtype float64, not float32"):
+        ladder.ops.linear_codes(
+            x, layer.qweight, UINT4, scales=layer.scales, bias=torch.zeros(N).double(), **coded,
+            out_scale=one,
+        )  # fmt: skip
+
+
 def test_torch_compile_traces_one_graph():
     layer = ladder.Linear.from_weight(exact_weight(UINT4, N, K))
     compiled = torch.compile(layer.forward_codes, fullgraph=True, backend="eager", dynamic=True)
@@ -111,6 +264,11 @@ def test_the_product_by_torch_is_an_op_with_a_fake():
         torch.library.opcheck(torch.ops.ladder.multiply_codes.default, arguments)
         y = torch.ops.ladder.multiply_codes(*arguments)
         assert torch.equal(y, (x.double().sum(-1, keepdim=True) * 0.5 + 1).to(dtype).expand(M, N))
+    for dtype in codes.CODE_DTYPES:
+        arguments = (x, None, values, torch.ones(N).half(), dtype, torch.tensor(2.0))
+        torch.library.opcheck(torch.ops.ladder.multiply_codes.default, arguments)
+        wanted = nearest(x.double().sum(-1, keepdim=True) + 1, 2.0, dtype)
+        assert same_codes(torch.ops.ladder.multiply_codes(*arguments), wanted.expand(M, N))
 
 
 def test_a_meta_layer_gives_the_shape():

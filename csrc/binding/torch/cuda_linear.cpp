@@ -87,7 +87,8 @@ Tensor run(Session& given, const Tensor& x, const Tensor& image, const std::opti
   const Incoming incoming =
       session.rounded() && scales.scales != nullptr ? Incoming::scaled_numbers : Incoming::numbers;
   const Session::Passes passes = session.passes(ordinal, as.scalar, m, stream, incoming);
-  const Call call{session, image, bias, residual, as.scalar, ordinal, stream};
+  const std::optional<Tensor> no_scale;
+  const Call call{session, image, bias, residual, no_scale, as.scalar, ordinal, stream};
   if (auto y = multiplied(passes, call, x, tokens, as.dtype, scales)) [[likely]]
     return *std::move(y);
   const Tensor values = dense(image, session, as);

@@ -22,12 +22,13 @@ char* further(char* first, std::int64_t bytes) { return first == nullptr ? first
 /// Of `m` tokens; as LinearKernel::start.
 [[nodiscard]] bool launch(const LinearKernel& kernel, const Call& call, const Place& at,
                           std::int64_t m) {
-  const auto& [session, image, bias, residual, activation, ordinal, stream] = call;
+  const auto& [session, image, bias, residual, y_scale, activation, ordinal, stream] = call;
   Pointers pointers(image, session.parts());
   pointers[Operand::bias] = bias.has_value() ? address(*bias) : nullptr;
   pointers[Operand::x] = at.x;
   pointers[Operand::x_scales] = at.x_scales;
   pointers[Operand::residual] = at.residual;
+  pointers[Operand::y_scale] = y_scale.has_value() ? address(*y_scale) : nullptr;
   pointers[Operand::y] = at.y;
   std::optional<Tensor> workspace;
   if (kernel.workspace.floats > 0) {
@@ -59,8 +60,7 @@ constexpr std::int64_t kBytes = sizeof(std::uint16_t), kFloatBytes = sizeof(floa
 [[nodiscard]] bool multiply(const Session::Passes& passes, const Call& call, const Place& first,
                             std::int64_t m) {
   const std::int64_t of_x = call.session.k() * (passes.rounding == nullptr ? kBytes : 1),
-                     of_y = call.session.columns_of_y() *
-                            (call.session.has_wide_y() ? kFloatBytes : kBytes);
+                     of_y = call.session.columns_of_y() * call.session.bytes_of_y();
   for (std::int64_t at = 0; at < m; at += passes.step) {
     const std::int64_t tokens = std::min(passes.step, m - at);
     const Place place{first.x + at * of_x, further(first.x_scales, at * kFloatBytes),
@@ -108,7 +108,8 @@ std::optional<Tensor> multiplied(const Session::Passes& passes, const Call& call
   std::optional<Tensor> residual;
   if (call.residual.has_value()) residual = readable(*call.residual);
   Tensor y = empty(tokens.shape(), dtype, call.ordinal);
-  const Call read{call.session, call.image, moved ? moved : call.bias, residual, call.activation,
+  const Call read{call.session, call.image,   moved ? moved : call.bias,
+                  residual,     call.y_scale, call.activation,
                   call.ordinal, call.stream};
   if (!multiply(passes, read, rows, y, tokens.count(), given)) [[unlikely]]
     return std::nullopt;
@@ -153,6 +154,18 @@ GivenScales given_scales(const std::optional<Tensor>& scales, std::int64_t m,
                  "x_scale is ", count, " numbers of ", name(scales->scalar_type()), ", not 1 or ",
                  m, " contiguous ones of float32 on the device of x");
   return {address(*scales), count != 1};
+}
+
+void require_out_scale(const std::optional<Tensor>& scale, ScalarType dtype, std::int32_t ordinal) {
+  const auto scalar = scalar_of(dtype);
+  const bool wanted = scalar == Scalar::s8 || scalar == Scalar::e4m3;
+  LADDER_REQUIRE(scale.has_value() == wanted, "out_scale is ", wanted ? "missing" : "given",
+                 ", and y has dtype ", name(dtype));
+  if (!wanted) return;
+  LADDER_REQUIRE(scale->scalar_type() == ScalarType::Float && scale->numel() == 1 &&
+                     scale->is_cuda() && scale->get_device_index() == ordinal,
+                 "out_scale is ", scale->numel(), " numbers of ", name(scale->scalar_type()),
+                 ", not one of float32 on the device of x");
 }
 
 }  // namespace ladder::binding

@@ -35,6 +35,9 @@ void require_residual(const Tensor& residual, const Tokens& tokens, ScalarType d
 /// Scales that the caller gives: one for all of `m` tokens, or one for each. Throws InvalidArgument
 /// unless they are float32, contiguous and on device `ordinal`.
 GivenScales given_scales(const std::optional<Tensor>& scales, std::int64_t m, std::int32_t ordinal);
+/// Throws InvalidArgument unless there is a scale of y where `dtype` has 8 bits, and nowhere else:
+/// one number of float32 on device `ordinal`.
+void require_out_scale(const std::optional<Tensor>& scale, ScalarType dtype, std::int32_t ordinal);
 
 /// What all passes of a call have in common.
 struct Call {
@@ -42,6 +45,7 @@ struct Call {
   const Tensor& image;
   const std::optional<Tensor>& bias;
   const std::optional<Tensor>& residual;  ///< as y; there where the session has one
+  const std::optional<Tensor>& y_scale;   ///< one float32; there where y is quantised
   Scalar activation;
   std::int32_t ordinal;
   void* stream;

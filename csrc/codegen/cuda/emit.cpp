@@ -40,6 +40,7 @@ constexpr codegen::Dialect kDialect = {
                  .wholes = &whole_byte_prelude,
                  .relative = &relative_prelude,
                  .gates = [] { return kSigmoid; },
+                 .codes = &code_prelude,
                  .tiles = &tile_prelude,
                  .products = &product_prelude,
                  .roles = &role_prelude,

@@ -21,6 +21,9 @@ std::string_view scale_prelude();
 /// For programs whose operands are digits of activations (layout/digits.h).
 std::string_view digit_prelude();
 
+/// For programs that end in codes of 8 bits.
+std::string_view code_prelude();
+
 /// And for programs with element-wise arithmetic or bulk copies.
 std::string_view tile_prelude();
 

@@ -54,6 +54,19 @@ DEVICE u32 scaled_bf16(u32 both, float factor) {
   return text;
 }
 
+std::string_view code_prelude() {
+  static const std::string text = joined(codegen::kBytesFunctions, R"(#if __CUDA_ARCH__ >= 890
+DEVICE u32 codes_e4m3(float low, float high) {
+  u16 codes;
+  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(codes) : "f"(high), "f"(low));
+  return codes;
+}
+#else
+)",
+                                         codegen::kFloatBytesFunctions, "#endif\n");
+  return text;
+}
+
 // By the instruction, since __byte_perm masks its selector once more.
 std::string_view relative_prelude() {
   static const std::string text =

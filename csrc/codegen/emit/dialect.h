@@ -22,6 +22,7 @@ struct Preludes {
   std::string_view (*wholes)();      ///< integers less zero points in e4m3; null: has none
   std::string_view (*relative)();    ///< operands by differences of scales; null: has none
   std::string_view (*gates)();       ///< functions of gates (codegen/gated_product.h)
+  std::string_view (*codes)();       ///< numbers to codes of 8 bits
   std::string_view (*tiles)();       ///< element-wise arithmetic, shuffles, signals
   std::string_view (*products)();  ///< around products whose B is in shared memory; null: has none
   std::string_view (*roles)();     ///< registers and barriers of roles; null: has none

@@ -96,6 +96,23 @@ void Emitter::activate(const Activate& i) {
   }
 }
 
+void Emitter::to_codes(const ToCodes& i) {
+  const Register &to = reg(i.to), &from = reg(i.from);
+  const auto slots = to.layout.slot_count();
+  line("const float inverse = 1.0f / ", reg(i.scale).name, "[0];");
+  const auto product = [&](std::int64_t slot) {
+    return slot < slots ? joined(from.name, "[", slot, "] * inverse") : "0.0f";
+  };
+  for (std::int64_t w = 0; w < words(i.to); ++w) {
+    std::string codes;
+    for (std::int64_t s = 4 * w; s < std::min(4 * w + 4, slots); s += 2) {
+      codes += joined(codes.empty() ? "" : " | ", "codes_", name_of(to.scalar), "(", product(s),
+                      ", ", product(s + 1), ")", s % 4 != 0 ? " << 16" : "");
+    }
+    line(to.name, "[", w, "] = ", codes, ";");
+  }
+}
+
 void Emitter::unary(const Unary& i) {
   for (std::int64_t s = 0; s < reg(i.to).layout.slot_count(); ++s) {
     line(reg(i.to).name, "[", s, "] = ", name_of(i.op), "_f32(", reg(i.from).name, "[", s, "]);");

@@ -28,7 +28,7 @@ bool uses_tiles(const Program& program, const std::vector<Statement>& statements
               answer(Group<TensorCommit>{}, false),
               answer(Group<Unpack, UnpackBytes, UnpackFloat, ScaleOperand, LargestScale,
                            ZeroOperand, Offset, Mma, Fill, Reinterpret, Scale, Add, Multiply,
-                           Spread, Gate, Activate, JoinDigits>{},
+                           Spread, Gate, Activate, ToCodes, JoinDigits>{},
                      false)},
         statement.op);
   });
@@ -91,6 +91,9 @@ std::string Emitter::run() {
   if (has<Gate>(program_.body, [](const Gate&) { return true; }) ||
       has<Activate>(program_.body, [](const Activate&) { return true; })) {
     out_ << dialect_.preludes.gates() << '\n';
+  }
+  if (has<ToCodes>(program_.body, [](const ToCodes&) { return true; })) {
+    out_ << dialect_.preludes.codes() << '\n';
   }
   if (uses_tiles(program_, program_.body)) out_ << dialect_.preludes.tiles() << '\n';
   if (program_.roles) {
@@ -377,6 +380,7 @@ void Emitter::instruction(const Statement& statement) {
                    [&](const CopyRows& i) { copy_rows(i); },
                    [&](const Gate& i) { gate(i); },
                    [&](const Activate& i) { activate(i); },
+                   [&](const ToCodes& i) { to_codes(i); },
                    [&](const Unary& i) { unary(i); },
                    [&](const Binary& i) { binary(i); },
                    [&](const Reduce& i) { reduce(i); },

@@ -163,6 +163,7 @@ class Emitter {
   void cast(const Cast& i);
   void gate(const Gate& i);
   void activate(const Activate& i);
+  void to_codes(const ToCodes& i);
   void unary(const Unary& i);
   void binary(const Binary& i);
   void reduce(const Reduce& i);

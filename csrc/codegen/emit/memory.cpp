@@ -160,13 +160,13 @@ void Emitter::store(const Store& i) {
   for (const Piece& piece : access.pieces) {
     const auto count = piece.width * size / 4;
     std::ostringstream action;
-    if (count == 0) {  // one 16-bit element
-      if (size != 2) {
-        fail<Unsupported>(from.name, " would be stored in pieces of ", piece.width * size,
-                          " bytes");
-      }
-      action << "to[" << piece.offset << "] = (u16)(" << word_of(i.from, piece.slot / 2)
-             << (piece.slot % 2 ? " >> 16" : "") << ");";
+    if (count == 0) {  // an element of 8 or 16 bits, or two bytes
+      const auto byte = piece.slot * size;
+      const bool pair = piece.width > 1;
+      action << (pair ? "*(u16*)(to + " : "to[") << piece.offset << (pair ? ")" : "]") << " = ("
+             << (piece.width * size == 1 ? "u8" : "u16") << ")(" << word_of(i.from, byte / 4);
+      if (byte % 4 != 0) action << " >> " << byte % 4 * 8;
+      action << ");";
     } else {
       action << "*(Words" << count << "*)(to + " << piece.offset << ") = {{";
       for (std::int64_t w = 0; w < count; ++w) {

@@ -50,6 +50,29 @@ DEVICE u32 roots_above(u32 codes) {
 }
 )";
 
+/// Numbers to the nearest codes of 8 bits (nearest_code), two in the low half of a word.
+inline constexpr std::string_view kBytesFunctions =
+    R"(// Whole numbers below 2^22 appear in the lowest bits of their sum with 1.5 * 2^23.
+DEVICE u32 code_s8(float x) {
+  const float number = x == x ? x : 0.0f, above = number > -128.0f ? number : -128.0f;
+  return as_bits((above < 127.0f ? above : 127.0f) + 12582912.0f) & 0xffu;
+}
+DEVICE u32 codes_s8(float low, float high) { return code_s8(low) | code_s8(high) << 8; }
+)";
+/// The same without an instruction for it.
+inline constexpr std::string_view kFloatBytesFunctions =
+    R"(// From 2^-6 on the nearest of the mantissas of three bits; below it whole multiples of 2^-9 appear
+// in the lowest bits of their sum with 2^14. 448 is the largest, NaN stays NaN.
+DEVICE u32 code_e4m3(float x) {
+  const u32 exact = as_bits(x) & 0x7fffffffu, bits = exact < 0x43e00000u ? exact : 0x43e00000u;
+  const u32 normal = ((bits + 0x7ffffu + (bits >> 20 & 1u)) >> 20) - 960u;
+  const u32 small = as_bits(as_float(bits) + 16384.0f) - 0x46800000u;
+  const u32 code = (bits < 0x3c800000u ? small : normal) | (as_bits(x) >> 24 & 0x80u);
+  return exact > 0x7f800000u ? 0x7fu : code;
+}
+DEVICE u32 codes_e4m3(float low, float high) { return code_e4m3(low) | code_e4m3(high) << 8; }
+)";
+
 inline constexpr std::string_view kFnuzFunctions =
     R"(// Four numbers of e4m3 as e4m3fnuz of half each (layout/digits.h). The code of -0 is NaN there.
 DEVICE u32 unsigned_zeros(u32 bytes) {

@@ -84,6 +84,7 @@ constexpr codegen::Dialect kDialect = {
                  .wholes = &whole_byte_prelude,
                  .relative = nullptr,
                  .gates = &gate_prelude,
+                 .codes = &code_prelude,
                  .tiles = &tile_prelude,
                  .products = nullptr,
                  .roles = nullptr,

@@ -19,6 +19,8 @@ std::string_view float_byte_prelude();
 std::string_view whole_byte_prelude();
 /// The first of them, and CUDA's words as macros, for the kernels of codegen/weights.
 std::string_view words_prelude();
+/// For programs that end in codes of 8 bits, which are OCP's whatever the instructions read.
+std::string_view code_prelude();
 /// Functions of gates, for programs that have such.
 std::string_view gate_prelude();
 /// The words, and what the kernels of codegen/activations need besides.

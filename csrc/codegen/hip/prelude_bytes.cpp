@@ -103,6 +103,11 @@ DEVICE void wmma_e4m3(float* d, const u32* a, const u32* b) {
   return text;
 }
 
+std::string_view code_prelude() {
+  static const std::string text = joined(codegen::kBytesFunctions, codegen::kFloatBytesFunctions);
+  return text;
+}
+
 std::string_view whole_byte_prelude() {
   return R"(// Four whole numbers, each less its byte of `zeros`, in e4m3 times 2^-9: up to 16 distances
 // are that as they are. No byte borrows from the next.

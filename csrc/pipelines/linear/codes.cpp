@@ -308,6 +308,13 @@ RegisterId LinearLowering::after_sums(Body& body, const Affine& first) {
                         {0, first, sums_.first_token},
                         Cache::now});
         emit(body, Add{sum_, residual});
+      },
+      [&](const Quantise&) {
+        const auto scale = reg("scale_of_y", Scalar::f32, replicated(program_.threads, 3));
+        emit(body, Load{scale, view(y_scale_, {1, 1, 1}, {0, 0, 0}), {0, 0, 0}});
+        const auto numbers =
+            std::exchange(out, reg("codes", problem_.formats.y, program_.registers[out].layout));
+        emit(body, ToCodes{out, numbers, scale});
       }};
   for (const EpilogueStep& step : problem_.epilogue) std::visit(take, step);
   return out;

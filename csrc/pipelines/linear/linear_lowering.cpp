@@ -66,6 +66,9 @@ void LinearLowering::declare_kernel(std::int64_t splits, std::int64_t tiles, int
   if (problem_.has_residual()) {
     residual_ = buffer("residual", Level::global, problem_.formats.y, 0, !dependent_launch);
   }
+  if (problem_.has<Quantise>()) {
+    y_scale_ = buffer("y_scale", Level::global, Scalar::f32, 0, !dependent_launch);
+  }
   y_ = buffer("y", Level::global, problem_.formats.y);
   if (reduction == Reduction::ordered) {
     workspace_ = buffer("workspace", Level::global, Scalar::f32);

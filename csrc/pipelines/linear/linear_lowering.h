@@ -132,7 +132,8 @@ class LinearLowering {
   void end_group(Body& body);
   /// After the last group: the sums are in `acc_`. share_sums() calls it.
   void end_sums(Body& body);
-  /// What the steps of the epilogue make of sum_, whose rows are those from `first` on.
+  /// What the steps of the epilogue make of sum_, whose rows are those from `first` on: f32, or the
+  /// codes of y.
   RegisterId after_sums(Body& body, const Affine& first);
 
   struct Operands {
@@ -229,7 +230,7 @@ class LinearLowering {
   const Decoding decoding_;
   Program program_{};
   BufferId weight_ = -1, x_ = -1, x_scales_ = -1, y_ = -1, workspace_ = -1, counters_ = -1;
-  BufferId scale2_ = -1, bias_ = -1, gather_ = -1, residual_ = -1;
+  BufferId scale2_ = -1, bias_ = -1, gather_ = -1, residual_ = -1, y_scale_ = -1;
   ViewId table_ = -1, kept_ = -1, token_scales_ = -1;
   RegisterId unit_ = -1;  // of x, where it is split into digits
   RegisterId words_ = -1, acc_ = -1, sum_ = -1, part_ = -1;

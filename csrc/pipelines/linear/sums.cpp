@@ -125,12 +125,12 @@ void LinearLowering::finish(Body& body, const Affine& first) {
   const auto narrow = [&](RegisterId from) {
     return reg("out", problem_.activation(), program_.registers[from].layout);
   };
-  const bool gated = problem_.has_gate();
-  RegisterId out = problem_.wide_y() || gated ? sum_ : narrow(sum_);
+  const bool gated = problem_.has_gate(), as_they_are = problem_.wide_y() || y_scale_ >= 0;
+  RegisterId out = as_they_are || gated ? sum_ : narrow(sum_);
   const auto y = view(y_, {1, columns, kTokens}, {0, 1, columns});
   const auto numbers = after_sums(body, first);
-  if (gated) out = problem_.wide_y() ? numbers : narrow(numbers);
-  if (!problem_.wide_y()) emit(body, Cast{out, numbers});
+  if (gated || as_they_are) out = as_they_are ? numbers : narrow(numbers);
+  if (!as_they_are) emit(body, Cast{out, numbers});
   emit(body, Store{out, y, {0, gated ? exact_quotient(first, 2) : first, sums_.first_token}});
 }
 

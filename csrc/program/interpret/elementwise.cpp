@@ -110,6 +110,14 @@ void Interpreter::activate(Block& block, const Activate& i) {
   });
 }
 
+void Interpreter::to_codes(Block& block, const ToCodes& i) {
+  const Scalar to = program_.registers[i.to].scalar;
+  for_each(i.to, [&](int thread, std::int64_t index, const std::int64_t*) {
+    const float inverse = 1.0f / as_float(get(block, i.scale, thread));  // of its only slot
+    set(block, i.to, index, nearest_code(to, as_float(get(block, i.from, index)) * inverse));
+  });
+}
+
 void Interpreter::unary(Block& block, const Unary& i) {
   for_each(i.to, [&](int, std::int64_t index, const std::int64_t*) {
     set(block, i.to, index, as_bits(apply(i.op, as_float(get(block, i.from, index)))));

@@ -181,6 +181,7 @@ void Interpreter::forget(Block& block, const Within& part, const std::vector<Sta
     if (const auto* i = std::get_if<Add>(&statement.op)) written = i->to;
     if (const auto* i = std::get_if<Multiply>(&statement.op)) written = i->to;
     if (const auto* i = std::get_if<Cast>(&statement.op)) written = i->to;
+    if (const auto* i = std::get_if<ToCodes>(&statement.op)) written = i->to;
     if (written < 0) continue;
     for_each(written, [&](int thread, std::int64_t index, const std::int64_t*) {
       if (!took[thread]) block.registers[written].set[index] = false;
@@ -262,7 +263,8 @@ void Interpreter::instruction(Block& block, const Statement& statement) {
             [&](const SplitDigits& i) { split_digits(block, i); },
             [&](const JoinDigits& i) { join_digits(block, i); },
             [&](const CopyElements& i) { copy_elements(block, i); },
-            [&](const Cast& i) { cast(block, i); }, [&](const Ticket& i) { ticket(block, i); },
+            [&](const ToCodes& i) { to_codes(block, i); }, [&](const Cast& i) { cast(block, i); },
+            [&](const Ticket& i) { ticket(block, i); },
             [&](const SignalInit& i) { refuse(block.signals.init(i.signal, block.shared)); },
             [&](const Expect& i) {
               if (value(block, i.guard) >= i.below) return;

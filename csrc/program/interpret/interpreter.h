@@ -183,6 +183,7 @@ class Interpreter {
   // elementwise.cpp
   void gate(Block& block, const Gate& i);
   void activate(Block& block, const Activate& i);
+  void to_codes(Block& block, const ToCodes& i);
   void unary(Block& block, const Unary& i);
   void binary(Block& block, const Binary& i);
   void reduce(Block& block, const Reduce& i);

@@ -147,8 +147,8 @@ TEST(Problem, that_no_kernel_multiplies_says_why) {
         p.round_x(Scalar::s8);
         std::ranges::reverse(p.epilogue);
       }),
-      "kernels take a second scale, scales of tokens, a bias, a gate, an activation function and a "
-      "residual in this order");
+      "kernels take a second scale, scales of tokens, a bias, a gate, an activation function, a "
+      "residual and the scale of y in this order");
 }
 
 TEST(Problem, has_its_steps_in_the_order_of_kernels_whatever_was_set_first) {

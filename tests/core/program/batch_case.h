@@ -42,6 +42,7 @@ struct BatchCase {
         for (std::size_t i = 0; i < numbers; ++i)
           product.data.x.push_back(given[i * 7 % given.size()]);
       }
+      if (b > 0) product.data.y_scale = out.products.front().data.y_scale;  // one of the call
       out.products.push_back(std::move(product));
     }
     return out;
@@ -52,14 +53,16 @@ struct BatchCase {
                     const Schedule& schedule) const {
     const auto items = count_of(*program.items, m);
     const Workspace workspace = workspace_of(problem, schedule);
-    if (name == "y") return Argument::output(problem.batch * m * problem.n * 2);
+    if (name == "y") return Argument::output(problem.batch * m * row_bytes());
     if (name == "workspace") return Argument::output(workspace.floats * 4 * items);
     if (name == "counters") {
       const std::vector<std::uint32_t> zeros(counters_of_item(workspace.counters) * items);
       return Argument::input(zeros.data(), zeros.size() * 4);
     }
     const bool of_rows = name == "x" || name == "x_scales" || name == "residual";
-    const std::int64_t step = name == "bias" ? 2 * round_up(problem.n, kBiasOfExpert)
+    if (name == "y_scale") return products.front().argument(name, schedule);
+    const auto of_bias = bytes_of(problem.formats.bias) * round_up(problem.n, kBiasOfExpert);
+    const std::int64_t step = name == "bias" ? of_bias
                               : of_rows      ? 0
                                              : 4 * image_parts(problem).words;
     Argument all = Argument::output(problem.batch * step);
@@ -74,9 +77,10 @@ struct BatchCase {
     return all;
   }
 
+  std::int64_t row_bytes() const { return problem.n * bytes_of(problem.formats.y); }
   /// Why the bytes of y are not what they should be; "" when they are.
   std::string objection_to(const std::vector<std::uint8_t>& y) const {
-    const auto size = static_cast<std::ptrdiff_t>(m * problem.n * 2);
+    const auto size = static_cast<std::ptrdiff_t>(m * row_bytes());
     for (std::size_t b = 0; b < products.size(); ++b) {
       const auto first = y.begin() + static_cast<std::ptrdiff_t>(b) * size;
       auto why = products[b].objection_to({first, first + size});

@@ -36,6 +36,7 @@ struct ExpertCase {
     ExpertCase out{problem, {}, {}, {}};
     for (unsigned e = 0; e < kExperts; ++e) {
       out.experts.push_back(LinearCase::integers(problem, 1, kExperts * seed + e));
+      out.experts.back().data.y_scale = out.experts.front().data.y_scale;  // one of the call
     }
     for (std::size_t i = 0; i < of_items.size(); ++i) {
       const auto rows = i == 3 ? 0 : 1 + (seed + 7 * static_cast<unsigned>(i)) % problem.m;
@@ -74,7 +75,8 @@ struct ExpertCase {
     const auto count = slots();
     const Workspace workspace = workspace_of(problem, schedule);
     if (name == "items") return Argument::input(table.data(), table.size() * 4);
-    if (name == "y") return Argument::output(rows() * problem.columns_of_y() * 2);
+    if (name == "y") return Argument::output(rows() * problem.columns_of_y() * y_bytes());
+    if (name == "y_scale") return experts.front().argument(name, schedule);
     if (name == "workspace") return Argument::output(workspace.floats * 4 * count);
     if (name == "counters") {
       const std::vector<std::uint32_t> zeros(counters_of_item(workspace.counters) * count);
@@ -89,7 +91,8 @@ struct ExpertCase {
       return all;
     }
     const std::int64_t step =
-        name == "bias" ? 2 * round_up(problem.n, kBiasOfExpert) : problem.experts()->bytes;
+        name == "bias" ? bytes_of(problem.formats.bias) * round_up(problem.n, kBiasOfExpert)
+                       : problem.experts()->bytes;
     Argument all = Argument::output(static_cast<std::int64_t>(experts.size()) * step);
     for (std::size_t e = 0; e < experts.size(); ++e) {
       put(all, experts[e].argument(name, schedule), static_cast<std::int64_t>(e) * step);
@@ -97,6 +100,7 @@ struct ExpertCase {
     return all;
   }
 
+  std::int64_t y_bytes() const { return bytes_of(problem.formats.y); }
   std::int64_t first_row(std::size_t item) const { return table[item * kItemWords + 1]; }
 
   /// Why `y`, the argument of the program, is not what it should be; "" when it is.
@@ -106,11 +110,11 @@ struct ExpertCase {
       const auto wanted = items[i].exact();
       const Reference reference = evaluate(items[i].problem, items[i].data);
       for (std::size_t at = 0; at < wanted.size(); ++at) {
-        const auto byte = 2 * (first_row(i) * problem.columns_of_y() + at);
+        const auto number = first_row(i) * problem.columns_of_y() + at;
         const auto where = "y[" + std::to_string(at) + "] of item " + std::to_string(i);
-        if (!y.written[byte]) return where + " was not written";
-        const double found =
-            to_number(problem.activation(), y.bytes[byte] | y.bytes[byte + 1] << 8);
+        if (!y.written[y_bytes() * number]) return where + " was not written";
+        const double found = items[i].number(y.bytes, number);
+        if (found == wanted[at]) continue;
         // Values that a table rounds are not exact, nor gates.
         const bool exact = decoding_error(problem) == 0 && !problem.has_gate();
         const double allowed = exact ? 0 : items[i].bound(reference, at);

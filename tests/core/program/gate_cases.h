@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Layers whose product of gate and up is an epilogue, or a function of their sums, or which add a
-// residual, in every pipeline. Internal to the tests.
+// residual, or whose y are codes, in every pipeline. Internal to the tests.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -70,6 +70,22 @@ void add_residuals(std::vector<std::pair<Problem, Schedule>>& out, const Cases& 
     problem.set_residual(true);
     problem.set_bias(out.size() % 2 != 0);
     if (out.size() % 4 == 3) problem.set_activation_function(Gated::relu);
+    if (!objection(schedule, decide(problem, device)).empty()) continue;
+    out.emplace_back(problem, schedule);
+  }
+}
+
+/// The same with y as codes, of both kinds in turns, behind a bias and a function in turns.
+template <class Cases>
+void add_quantised(std::vector<std::pair<Problem, Schedule>>& out, const Cases& cases,
+                   const Device& device, std::size_t step = 1) {
+  std::size_t turn = 0;
+  for (const auto& [of_case, schedule] : cases) {
+    if (turn++ % step != 0) continue;
+    Problem problem = of_case;
+    problem.quantise_y(out.size() % 2 == 0 ? Scalar::s8 : Scalar::e4m3);
+    problem.set_bias(out.size() % 3 != 0);
+    if (out.size() % 5 == 4) problem.set_activation_function(Gated::relu);
     if (!objection(schedule, decide(problem, device)).empty()) continue;
     out.emplace_back(problem, schedule);
   }

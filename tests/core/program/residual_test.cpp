@@ -195,9 +195,10 @@ TEST(Residual, is_refused_by_name_where_kernels_add_none) {
             "kernels add no residual to rows of experts");
   EXPECT_EQ(refused([](Problem& p) { p.round_x(Scalar::s8), p.widen_y(); }),
             "kernels add no residual to y of f32");
-  EXPECT_EQ(refused([](Problem& p) { p.epilogue.emplace_back(Bias{}); }),
-            "kernels take a second scale, scales of tokens, a bias, a gate, an activation function "
-            "and a residual in this order");
+  EXPECT_EQ(
+      refused([](Problem& p) { p.epilogue.emplace_back(Bias{}); }),
+      "kernels take a second scale, scales of tokens, a bias, a gate, an activation function, "
+      "a residual and the scale of y in this order");
 }
 
 }  // namespace

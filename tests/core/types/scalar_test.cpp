@@ -5,6 +5,8 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <iterator>
+#include <map>
 
 #include "base/error.h"
 
@@ -59,6 +61,35 @@ TEST(Scalar, a_number_between_two_rounds_to_the_nearer_and_a_tie_to_the_even_cod
     }
     EXPECT_EQ(to_bits(scalar, 1e300), infinity);
   }
+}
+
+TEST(Scalar, the_nearest_code_is_that_of_a_number_between_two_ties_to_even_and_saturates) {
+  for (const Scalar scalar : {Scalar::s8, Scalar::e4m3}) {
+    std::map<float, std::uint32_t> codes;  // by number, in order
+    for (std::uint32_t code = 0; code < 256; ++code) {
+      const auto number = static_cast<float>(to_number(scalar, code));
+      if (std::isnan(number)) continue;
+      EXPECT_EQ(nearest_code(scalar, number), code) << name_of(scalar);
+      if (code != 0x80 || scalar == Scalar::s8) codes[number] = code;
+    }
+    EXPECT_EQ(codes.size(), scalar == Scalar::s8 ? 256U : 253U);
+    for (auto at = codes.begin(); std::next(at) != codes.end(); ++at) {
+      const auto [low, code] = *at;
+      const auto [high, next] = *std::next(at);
+      const float middle = (low + high) / 2;
+      const auto number = [&](float x) { return to_number(scalar, nearest_code(scalar, x)); };
+      EXPECT_EQ(number(middle), code % 2 == 0 ? low : high) << middle;
+      EXPECT_EQ(number(std::nextafter(middle, -1e9f)), low);
+      EXPECT_EQ(number(std::nextafter(middle, 1e9f)), high);
+    }
+    for (const float beyond : {1.01f, 3.0f, 1e30f, INFINITY}) {
+      EXPECT_EQ(nearest_code(scalar, codes.rbegin()->first * beyond), codes.rbegin()->second);
+      EXPECT_EQ(nearest_code(scalar, codes.begin()->first * beyond), codes.begin()->second);
+    }
+  }
+  EXPECT_EQ(nearest_code(Scalar::s8, NAN), 0U);
+  EXPECT_TRUE(std::isnan(to_number(Scalar::e4m3, nearest_code(Scalar::e4m3, NAN))));
+  EXPECT_EQ(nearest_code(Scalar::e4m3, -0.0f), 0x80U);
 }
 
 TEST(Scalar, a_code_inside_the_window_is_linear) {
