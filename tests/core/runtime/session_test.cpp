@@ -109,6 +109,30 @@ TEST(Session, of_rounded_activations_has_a_number_and_intervals_of_its_own_and_t
   EXPECT_NE(to_string(problem), to_string(expression(type, 128, 256, false, Scalar::bf16, 100)));
 }
 
+TEST(Session, of_codes_of_y_is_another_one_for_each_kind_of_code_and_bias) {
+  const auto& type = ttype("uint4,group=64,scale=float16");
+  Session& rounded = session(open_session(type, 128, 256, false, false, Scalar::s8));
+  std::set<const Session*> all{&rounded, &rounded.wide()};
+  for (Session* each : {&rounded, &rounded.wide()}) {
+    for (const Scalar to : {Scalar::s8, Scalar::e4m3}) {
+      Session& coded = each->quantised(to);
+      EXPECT_EQ(&coded, &each->quantised(to));
+      EXPECT_EQ(coded.quantised(), to);
+      EXPECT_EQ(coded.parts().words, rounded.parts().words);
+      all.insert(&coded);
+    }
+  }
+  EXPECT_EQ(all.size(), 6U);
+  EXPECT_EQ(&rounded.quantised(Scalar::s8).wide(), &rounded.wide().quantised(Scalar::s8));
+  const auto formats = [&](Scalar activation, bool wide) {
+    return expression(type, 128, 256, false, activation, 100, Scalar::s8, wide, std::nullopt,
+                      std::nullopt, false, Scalar::e4m3)
+        .formats;
+  };
+  EXPECT_EQ(formats(Scalar::bf16, false), (Formats{Scalar::s8, Scalar::e4m3, Scalar::bf16}));
+  EXPECT_EQ(formats(Scalar::f16, true), (Formats{Scalar::s8, Scalar::e4m3, Scalar::f32}));
+}
+
 TEST(Session, of_fast_sums_is_another_one) {
   const auto& type = ttype("float8_e4m3,channel,scale=float16");
   const auto promoted = open_session(type, 128, 256, false, false, Scalar::e4m3);

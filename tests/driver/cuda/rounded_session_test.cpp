@@ -91,6 +91,26 @@ TEST_F(RoundedSessions, of_wide_y_have_kernels_and_plans_of_their_own) {
             &s.transform(1, Session::Transform::pack, stream_));
 }
 
+TEST_F(RoundedSessions, of_codes_of_y_have_kernels_with_a_scale_of_their_own) {
+  Session& s = of(270);
+  Session& coded = s.quantised(Scalar::s8);
+  EXPECT_EQ(&s.quantised(Scalar::s8), &coded);
+  EXPECT_NE(&s.quantised(Scalar::e4m3), &coded);
+  EXPECT_NE(&s.wide().quantised(Scalar::s8), &coded);  // whose bias is float32
+  EXPECT_EQ(coded.quantised(), Scalar::s8);
+  EXPECT_EQ(coded.rounded(), Scalar::s8);
+  EXPECT_EQ(coded.bytes_of_y(), 1);
+  EXPECT_EQ(s.bytes_of_y(), 2);
+  EXPECT_EQ(s.wide().bytes_of_y(), 4);
+  const auto found = coded.passes(1, Scalar::f16, 40, stream_, Incoming::codes);
+  ASSERT_NE(found.most, nullptr);
+  EXPECT_EQ(std::ranges::count(found.most->operands, Operand::y_scale), 1);
+  const LinearKernel* const plain = s.linear(1, Scalar::f16, 40, stream_);
+  EXPECT_EQ(std::ranges::count(plain->operands, Operand::y_scale), 0);
+  EXPECT_EQ(&coded.transform(1, Session::Transform::pack, stream_),
+            &s.transform(1, Session::Transform::pack, stream_));
+}
+
 TEST_F(RoundedSessions, measure_no_dense_product_and_keep_plans_of_their_own) {
   Session& s = of(265);
   const auto all = s.schedules(1, Scalar::f16, 1000, 2);
