@@ -87,7 +87,7 @@ std::int64_t most_items(std::int64_t rows, std::int64_t experts, std::int64_t of
 bool ExpertProducts::Question::operator<(const Question& other) const {
   const auto key = [](const Question& q) {
     return std::tuple(q.ordinal, q.activation, q.experts, q.of_item, counted(q.rows), q.items,
-                      q.windows);
+                      q.windows, q.residual);
   };
   return key(*this) < key(other);
 }
@@ -104,6 +104,7 @@ Problem ExpertProducts::equal_items(const Question& q) const {
   problem.set_bias(true);
   problem.permuted_columns = session_.gather();
   problem.round_x(session_.rounded());
+  problem.set_residual(q.residual);
   return problem;
 }
 
@@ -146,9 +147,13 @@ double ExpertProducts::expected_seconds(const Question& q) const { return choice
 
 std::vector<Schedule> ExpertProducts::to_try(const Question& q, const Decisions& decisions) const {
   auto schedules = choices(q).schedules;
-  if (const auto plan = plan_of(decisions, kDependent)) {
-    schedules.insert(schedules.begin(), plan->schedule);
+  auto plan = plan_of(decisions, kDependent);
+  if (!plan && q.residual) {  // one more operand of y's size changes little
+    Question without = q;
+    without.residual = false;
+    plan = plan_of(decided(without), kDependent);
   }
+  if (plan) schedules.insert(schedules.begin(), plan->schedule);
   return schedules;
 }
 

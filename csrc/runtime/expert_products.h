@@ -45,6 +45,7 @@ class ExpertProducts {
     std::int64_t rows;              ///< of all items; of a batch those of each weight
     ItemsOf items = ItemsOf::experts;
     std::optional<Windows> windows = std::nullopt;
+    bool residual = false;  ///< of a batch or of windows: y has one added
 
     bool operator<(const Question& other) const;
   };

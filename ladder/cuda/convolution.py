@@ -12,6 +12,7 @@ from torch.nn.grad import conv2d_input
 from ladder import _library
 from ladder.cuda import kernels
 from ladder.cuda.windows import Axis, Windows
+from ladder.ops.transforms import check_residual, plus
 from ladder.types import _checked
 
 _ops = torch.ops.ladder
@@ -37,7 +38,8 @@ class Geometry(NamedTuple):
 _NUMBERS = "int[] kernel, int[] stride, int[] padding, int[] dilation, int groups=1"
 torch.library.define(
     "ladder::conv2d",
-    f"(Tensor x, Tensor image, Tensor? bias, int weight, int n, {_NUMBERS}) -> Tensor",
+    f"(Tensor x, Tensor image, Tensor? bias, int weight, int n, {_NUMBERS}, "
+    "Tensor? residual=None) -> Tensor",
 )
 # An op, so that a trace of the backward asks for no kernels.
 torch.library.define(
@@ -54,6 +56,7 @@ def conv2d(
     n: int,
     geometry: Geometry,
     groups: int = 1,
+    residual: Tensor | None = None,
 ) -> Tensor:
     """A convolution, channels last: [N, H, W, C] to [N, H', W', F], in the dtype of ``x``. No call
     waits for the device.
@@ -64,12 +67,13 @@ def conv2d(
         bias: [F] in the dtype of ``x``.
         weight: from :func:`ladder.cuda.image.open_weight`.
         n: F.
+        residual: as the result, to which kernels add it in float32, before it is rounded.
     Error:
         As :func:`ladder.cuda.linear.linear_image`. float32, several groups, and what no kernel
         serves (weights of no more than 64 columns, say), are torch's convolution by weights that
         are dequantised in the dtype of ``x``.
     """
-    return _checked(_ops.conv2d, x, image, bias, weight, n, *geometry, groups)
+    return _checked(_ops.conv2d, x, image, bias, weight, n, *geometry, groups, residual)
 
 
 def _values(image: Tensor, weight: int, n: int, c: int, like: Tensor, kernel: list[int]) -> Tensor:
@@ -89,19 +93,22 @@ def _conv2d(
     padding: list[int],
     dilation: list[int],
     groups: int = 1,
+    residual: Tensor | None = None,
 ) -> Tensor:
     c = x.shape[3]
     if x.dtype in kernels.HALVES and groups == 1:
         numbers = (tuple(kernel), tuple(stride), tuple(padding), tuple(dilation))
         windows = Geometry(*numbers).windows(*x.shape[1:])  # type: ignore[arg-type]
         row = None if bias is None else bias.detach().contiguous()[None]
-        made = _ops.convolution(x.contiguous(), image[None], row, weight, n, windows.spelled)
+        made = _ops.convolution(
+            x.contiguous(), image[None], row, weight, n, windows.spelled, residual
+        )
         _library.log_notices()
         if made:
             return made[0]
     values = _values(image, weight, n, c // groups, x, kernel)
     y = torch.conv2d(x.permute(0, 3, 1, 2), values, bias, stride, padding, dilation, groups)
-    return y.permute(0, 2, 3, 1).contiguous()
+    return plus(y.permute(0, 2, 3, 1).contiguous(), residual)
 
 
 torch.library.impl("ladder::conv2d", "CUDA", _conv2d)
@@ -119,18 +126,22 @@ def _(
     padding: list[int],
     dilation: list[int],
     groups: int = 1,
+    residual: Tensor | None = None,
 ) -> Tensor:
     y, x_ = (
         Axis(x.shape[1 + i], kernel[i], stride[i], padding[i], dilation[i]).positions
         for i in range(2)
     )
-    return x.new_empty((x.shape[0], y, x_, n))
+    out = x.new_empty((x.shape[0], y, x_, n))
+    if residual is not None:
+        check_residual(residual, out)
+    return out
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    x, image, _bias, weight, _n, *geometry = inputs
+    x, image, _bias, weight, _n, *geometry = inputs  # and, where it is given, the residual
     ctx.save_for_backward(image)
-    ctx.weight, ctx.shape, ctx.geometry = weight, list(x.shape), geometry
+    ctx.weight, ctx.shape, ctx.geometry = weight, list(x.shape), geometry[:5]
 
 
 def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
@@ -140,7 +151,8 @@ def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         grad_x = _ops.conv2d_gradient(grad, image, ctx.weight, ctx.shape, *ctx.geometry)
     if ctx.needs_input_grad[2]:
         grad_bias = grad.sum((0, 1, 2))
-    return grad_x, None, grad_bias, *([None] * 7)
+    wanted = any(ctx.needs_input_grad[10:])  # of arguments that are given
+    return grad_x, None, grad_bias, *([None] * 7), grad if wanted else None
 
 
 torch.library.register_autograd("ladder::conv2d", _backward, setup_context=_setup_context)

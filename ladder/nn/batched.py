@@ -11,7 +11,7 @@ from ladder.errors import InvalidArgument, Unsupported
 from ladder.nn.arguments import check_integers
 from ladder.nn.stack import PackedStack
 from ladder.nn.stack_image import prepared
-from ladder.ops.transforms import autocast, check_tensor
+from ladder.ops.transforms import autocast, check_residual, check_tensor, plus
 from ladder.quantization import quantize, weights_of
 from ladder.types import TType, with_defaults
 
@@ -119,19 +119,25 @@ class BatchedLinear(PackedStack):
             )
         return module
 
-    def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]
+    def forward(  # type: ignore[override]
+        self, x: Tensor, residual: Tensor | None = None
+    ) -> Tensor:
         """Multiply each part of x by its own weight.
 
         Args:
             x: [..., B, K] float32, float16 or bfloat16, any strides. A batch in front,
                 [B, M, K], is ``x.transpose(0, 1)``; that is how kernels read it, so it costs
                 nothing, where other x are copied.
+            residual: of the shape and dtype of the result, to which kernels add it in float32
+                before it is rounded; elsewhere it is added to the rounded one. It is read where it
+                lies as ``x`` is.
         Returns:
             [..., B, N] in the dtype of ``x``, or of autocast where that is on; of more than one
-            token not contiguous: the parts lie one behind the other. Gradients flow to ``x`` and
-            bias.
+            token not contiguous: the parts lie one behind the other. Gradients flow to ``x``,
+            residual and bias.
         Raises:
-            InvalidArgument: the last two dimensions are not B and K; the message has both.
+            InvalidArgument: the last two dimensions are not B and K, or a residual of another
+                shape, dtype or device; the message has both.
         Error:
             As :func:`ladder.ops.linear`, part by part.
         """
@@ -143,12 +149,19 @@ class BatchedLinear(PackedStack):
             )
         x = autocast(x)
         parts = x.reshape(-1, *wanted).transpose(0, 1)
-        y = self._by_kernels(parts) if x.is_cuda else None
+        added = None
+        if residual is not None:
+            check_tensor(residual, "residual")
+            of_y = (*x.shape[:-1], self.out_features)
+            check_residual(residual, x.new_empty(of_y, device="meta"), on=x.device)
+            added = residual.reshape(-1, self.batch, self.out_features).transpose(0, 1)
+        y = self._by_kernels(parts, added) if x.is_cuda else None
         if y is None:
             y = torch.stack([self._product(parts[b], b) for b in range(self.batch)])
+            y = plus(y, added)
         return y.transpose(0, 1).unflatten(0, x.shape[:-2]) if x.dim() > 2 else y[:, 0]
 
-    def _by_kernels(self, parts: Tensor) -> Tensor | None:
+    def _by_kernels(self, parts: Tensor, residual: Tensor | None) -> Tensor | None:
         """None where this device has no kernels for the type, or has failed."""
         if torch.compiler.is_compiling():
             self._prepare_for_trace()
@@ -158,9 +171,9 @@ class BatchedLinear(PackedStack):
             return None
         bias = None if self.bias is None else self.bias.to(parts.dtype)
         if torch.compiler.is_compiling():
-            return batched(parts, self.stack(), bias)
+            return batched(parts, self.stack(), bias, residual)
         try:
-            return batched(parts, self.stack(), bias)
+            return batched(parts, self.stack(), bias, residual)
         except RuntimeError:
             if not self._leave_kernels():
                 raise

@@ -13,6 +13,7 @@ from ladder.cuda.convolution import Geometry, conv2d
 from ladder.cuda.experts import Stack
 from ladder.cuda.linear import linear_image
 from ladder.cuda.request import check_mode
+from ladder.cuda.residual import linear_residual
 from ladder.cuda.tune_items import ItemsProblem
 from ladder.cuda.tune_items import tune as tune_items
 from ladder.errors import InvalidArgument
@@ -21,7 +22,13 @@ from ladder.nn.conv_products import by_columns, by_values, filters, padded, pair
 from ladder.nn.metadata import WeightMetadata
 from ladder.nn.packed import PackedModule
 from ladder.nn.select_conv import filter_rows
-from ladder.ops.transforms import autocast, check_activations, check_tensor
+from ladder.ops.transforms import (
+    autocast,
+    check_activations,
+    check_residual,
+    check_tensor,
+    plus,
+)
 from ladder.quantization import quantize
 from ladder.types import TType, with_defaults
 from ladder.weight import Weight
@@ -183,18 +190,23 @@ class Conv2d(PackedModule):
         shape = (self.out_channels, self.in_channels // self.groups, *self.kernel_size)
         return WeightMetadata(shape, self.dtype, self.device)
 
-    def forward(self, x: Tensor | None = None, *, input: Any = None) -> Tensor:
+    def forward(
+        self, x: Tensor | None = None, residual: Tensor | None = None, *, input: Any = None
+    ) -> Tensor:
         """Multiply windows.
 
         Args:
             x: [N, C, H, W] or [C, H, W], float32, float16 or bfloat16, any memory format.
+            residual: of the shape and dtype of the result, to which kernels add it in float32
+                before it is rounded; elsewhere it is added to the rounded one. Read where it lies
+                if it is channels last in memory, else copied.
             input: another name of ``x``, which it has in ``nn.Conv2d``.
         Returns:
             [N, F, H', W'] or [F, H', W'], channels last in memory, in the dtype of ``x``, or of
-            autocast where that is on. Gradients flow to ``x`` and bias.
+            autocast where that is on. Gradients flow to ``x``, residual and bias.
         Raises:
-            InvalidArgument: another number of dimensions or channels, or images smaller than a
-                window; the message has both values.
+            InvalidArgument: another number of dimensions or channels, images smaller than a window,
+                or a residual of another shape, dtype or device; the message has both values.
         Error:
             As :func:`ladder.ops.linear` of the windows. With several groups a CPU sums in float32
             and rounds once; GPUs multiply by weights in the dtype of ``x``.
@@ -208,11 +220,13 @@ class Conv2d(PackedModule):
             )
         x = autocast(x)
         check_activations(x)
+        if residual is not None:
+            check_tensor(residual, "residual")
         if x.dim() == 3:
-            return self._images(x[None])[0]
-        return self._images(x)
+            return self._images(x[None], None if residual is None else residual[None])[0]
+        return self._images(x, residual)
 
-    def _images(self, x: Tensor) -> Tensor:
+    def _images(self, x: Tensor, residual: Tensor | None) -> Tensor:
         x, geometry = padded(self, x)
         windows = geometry.windows(x.shape[2], x.shape[3], self.in_channels)
         if min(windows.y.positions, windows.x.positions) < 1:
@@ -221,13 +235,19 @@ class Conv2d(PackedModule):
                 f"{list(self.kernel_size)} with padding {self.padding} and dilation {self.dilation}"
             )
         bias = None if self.bias is None else self.bias.to(x.dtype)
-        y = self._by_kernels(x, bias, geometry) if x.is_cuda else None
+        if residual is not None:
+            shape = (x.shape[0], self.out_channels, windows.y.positions, windows.x.positions)
+            check_residual(residual, x.new_empty(shape, device="meta"), on=x.device)
+        y = self._by_kernels(x, bias, geometry, residual) if x.is_cuda else None
         if y is None:
             written = x.device.type in ("cpu", "meta") and self.groups == 1
             y = (by_columns if written else by_values)(self, x, bias, geometry)
+            return plus(y.permute(0, 3, 1, 2), residual)
         return y.permute(0, 3, 1, 2)
 
-    def _by_kernels(self, x: Tensor, bias: Tensor | None, geometry: Geometry) -> Tensor | None:
+    def _by_kernels(
+        self, x: Tensor, bias: Tensor | None, geometry: Geometry, residual: Tensor | None
+    ) -> Tensor | None:
         """[N, H', W', F]; None where this device has no kernels for the type, or has failed."""
         if torch.compiler.is_compiling():
             self._prepare_for_trace()
@@ -236,10 +256,13 @@ class Conv2d(PackedModule):
         if self.image is None:
             return None
         rows, number, n = x.permute(0, 2, 3, 1), self._weight_number, self.out_channels
+        added = None if residual is None else residual.permute(0, 2, 3, 1)
         try:
             if geometry == Geometry((1, 1)) and self.groups == 1:
-                return linear_image(rows, self.image, bias, number, n)
-            return conv2d(rows, self.image, bias, number, n, geometry, self.groups)
+                if added is None:
+                    return linear_image(rows, self.image, bias, number, n)
+                return linear_residual(rows, added, self.image, bias, number, n)
+            return conv2d(rows, self.image, bias, number, n, geometry, self.groups, added)
         except RuntimeError:
             if torch.compiler.is_compiling() or not self._leave_kernels():
                 raise

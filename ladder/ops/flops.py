@@ -48,7 +48,8 @@ def _of_batched_gradient(grad: _Shape, images: Any, weight: int, k: int, **kwarg
 @register_flop_formula(_ops.conv2d)
 def _of_conv2d(
     x: _Shape, image: Any, bias: Any, weight: int, n: int, kernel: list[int], stride: Any,
-    padding: Any, dilation: Any, groups: int = 1, out_shape: _Shape = (), **kwargs: Any,
+    padding: Any, dilation: Any, groups: int = 1, residual: Any = None, out_shape: _Shape = (),
+    **kwargs: Any,
 ) -> int:  # fmt: skip
     return 2 * prod(out_shape) * x[-1] // groups * prod(kernel)
 

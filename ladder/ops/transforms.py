@@ -90,16 +90,17 @@ def check_bias_dtype(bias: Tensor, dtype: torch.dtype, n: int) -> None:
         raise InvalidArgument(f"bias has shape {list(bias.shape)}, not [{n}]")
 
 
-def check_residual(residual: Tensor, y: Tensor) -> None:
+def check_residual(residual: Tensor, y: Tensor, on: torch.device | None = None) -> None:
     """Raise InvalidArgument, as the kernels do, unless ``residual`` has the shape, the dtype and
-    the device of ``y``."""
+    the device of ``y``, or is ``on`` that."""
     if residual.shape != y.shape:
         raise InvalidArgument(f"residual has shape {list(residual.shape)}, and y {list(y.shape)}")
     if residual.dtype != y.dtype:
         given, wanted = dtype_name(residual.dtype), dtype_name(y.dtype)
         raise InvalidArgument(f"residual has dtype {given}, and y {wanted}")
-    if residual.device != y.device:
-        raise InvalidArgument(f"residual is on {residual.device}, and y on {y.device}")
+    on = on or y.device
+    if residual.device != on:
+        raise InvalidArgument(f"residual is on {residual.device}, and y on {on}")
 
 
 def plus(y: Tensor, residual: Tensor | None) -> Tensor:

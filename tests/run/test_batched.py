@@ -49,6 +49,29 @@ def test_a_batch_in_front_is_a_transposed_view():
     assert torch.equal(y, wanted.to(torch.bfloat16))
 
 
+def test_a_residual_is_added():
+    module, values = exact_batch()
+    for shape in ((B, K), (5, B, K), (2, 3, B, K), (0, B, K)):
+        x = integers(shape, torch.float32)
+        residual = integers((*shape[:-1], N), torch.float32, 5).requires_grad_()
+        y = module(x, residual)
+        wanted = wanted_of(x, values, module.bias) + residual.double()
+        assert torch.equal(y.double(), wanted)
+        y.sum().backward()
+        assert torch.equal(residual.grad, torch.ones_like(residual))
+    compiled = torch.compile(module, fullgraph=True, backend="eager")
+    assert torch.equal(compiled(x, residual), y)
+    x = torch.zeros(5, B, K)
+    refused = {
+        r"residual has shape \[5, 3, 23\], and y \[5, 3, 24\]": x.new_zeros(5, B, N - 1),
+        "residual has dtype float16, and y float32": torch.zeros(5, B, N).half(),
+        "residual is on meta, and y on cpu": torch.zeros(5, B, N, device="meta"),
+    }
+    for message, residual in refused.items():
+        with pytest.raises(InvalidArgument, match=message):
+            module(x, residual)
+
+
 def test_weights_may_have_their_columns_in_orders_of_their_own():
     module, values = exact_batch(act_order=True)
     x = integers((4, B, K), torch.float32)

@@ -29,6 +29,42 @@ def test_it_computes_what_torch_does(geometry):
             assert y.is_contiguous(memory_format=torch.channels_last)
 
 
+@pytest.mark.parametrize("geometry", GEOMETRIES)
+@pytest.mark.parametrize("groups", [1, 2])
+def test_a_residual_is_added(geometry, groups):
+    conv, values = exact_conv(geometry, groups=groups)
+    for shape in ((2, C, 9, 7), (C, 9, 7)):
+        x = integers(shape, torch.float32)
+        sums = wanted_of(x, values, conv)
+        residual = integers(tuple(sums.shape), torch.float32, 5).requires_grad_()
+        y = conv(x, residual)
+        assert torch.equal(y.double(), sums + residual.double())
+        assert y.stride() == conv(x).stride()
+        y.sum().backward()
+        assert torch.equal(residual.grad, torch.ones_like(residual))
+
+
+def test_torch_compile_adds_a_residual():
+    conv, _ = exact_conv(GEOMETRIES[0])
+    x, residual = integers((2, C, 9, 7), torch.float32), integers((2, FILTERS, 9, 7), torch.float32)
+    compiled = torch.compile(conv, fullgraph=True, backend="eager")
+    assert torch.equal(compiled(x, residual), conv(x, residual))
+
+
+def test_a_residual_that_does_not_fit_is_refused_with_both_values():
+    conv, _ = exact_conv(GEOMETRIES[0])
+    x = torch.zeros(2, C, 5, 4)
+    refused = {
+        r"residual has shape \[2, 24, 5, 3\], and y \[2, 24, 5, 4\]": x.new_zeros(2, FILTERS, 5, 3),
+        "residual has dtype float16, and y float32": torch.zeros(2, FILTERS, 5, 4).half(),
+        "residual is on meta, and y on cpu": torch.zeros(2, FILTERS, 5, 4, device="meta"),
+        "residual is of int, not a tensor": 1,
+    }  # fmt: skip
+    for message, residual in refused.items():
+        with pytest.raises(InvalidArgument, match=message):
+            conv(x, residual)
+
+
 @pytest.mark.parametrize("type", stored_types())
 def test_every_type_is_exact(type):
     conv, values = exact_conv(GEOMETRIES[0], type)

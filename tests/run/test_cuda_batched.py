@@ -100,6 +100,35 @@ def test_float32_and_gradients_go_through_dense_weights():
     assert torch.equal(module.bias.grad, torch.full_like(module.bias, 8))
 
 
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("type", TYPES)
+def test_a_residual_is_added_where_the_sums_are_made(type, dtype):
+    module, values = batch_of(type)
+    for tokens in (1, 8, 40, 300):
+        x = integers((tokens, B, K), dtype, tokens).cuda()
+        residual = integers((tokens, B, N), dtype, 5).cuda()
+        with torch.no_grad():
+            y = module(x, residual)
+        wanted = exact(x, values, module.bias) + residual.double()
+        assert torch.equal(y, wanted.to(dtype)), tokens
+
+
+def test_residuals_have_gradients_and_an_op_that_is_one():
+    module, values = batch_of(TYPES[0])
+    x = integers((33, B, K), torch.float16).cuda()
+    residual = integers((33, B, N), torch.float16, 5).cuda().requires_grad_()
+    y = module(x, residual)
+    assert torch.equal(y, (exact(x, values, module.bias) + residual.double()).half())
+    y.sum().backward()
+    assert torch.equal(residual.grad, torch.ones_like(residual))
+    stack, parts = module.stack(), x.transpose(0, 1)
+    added = residual.detach().transpose(0, 1).requires_grad_()
+    arguments = (parts, stack.images, None, stack.number, N, added)
+    torch.library.opcheck(torch.ops.ladder.batched.default, arguments)
+    compiled = torch.compile(module, fullgraph=True, backend="eager")
+    assert torch.equal(compiled(x, residual), y)
+
+
 def test_opcheck():
     module, _ = batch_of(TYPES[0])
     for tokens in (1, 33):

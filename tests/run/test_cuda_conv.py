@@ -88,6 +88,39 @@ def test_many_windows_are_exact():
     assert torch.equal(conv(x), wanted_of(x, values, conv).half())
 
 
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("geometry", GEOMETRIES)
+def test_a_residual_is_added_where_the_sums_are_made(geometry, dtype):
+    conv, values = conv_of(geometry, 24)
+    for shape in ((2, 24, 13, 11), (5, 24, 8, 32)):
+        x = integers(shape, dtype).cuda()
+        sums = wanted_of(x, values, conv)
+        residual = integers(tuple(sums.shape), dtype, 5).cuda()
+        for given in (residual, residual.to(memory_format=torch.channels_last)):
+            with torch.no_grad():
+                y = conv(x, given)
+            assert torch.equal(y, (sums + residual.double()).to(dtype)), shape
+
+
+def test_residuals_have_gradients_and_an_op_that_is_one():
+    conv, values = conv_of(GEOMETRIES[1], 16)
+    x = integers((2, 16, 9, 7), torch.float16).cuda()
+    sums = wanted_of(x, values, conv)
+    residual = integers(tuple(sums.shape), torch.float16, 5).cuda().requires_grad_()
+    y = conv(x, residual)
+    assert torch.equal(y, (sums + residual.double()).half())
+    y.sum().backward()
+    assert torch.equal(residual.grad, torch.ones_like(residual))
+    whole = conv(x.float(), residual.detach().float())
+    assert torch.equal(whole.double(), sums + residual.double())
+    geometry = [list(numbers) for numbers in GEOMETRIES[1]]
+    rows, added = x.permute(0, 2, 3, 1), residual.detach().permute(0, 2, 3, 1).requires_grad_()
+    arguments = (rows, conv.image, None, conv._weight_number, FILTERS, *geometry, 1, added)
+    torch.library.opcheck(torch.ops.ladder.conv2d.default, arguments)
+    compiled = torch.compile(conv, fullgraph=True, backend="eager")
+    assert torch.equal(compiled(x, residual), y)
+
+
 def test_columns_may_be_in_another_order():
     conv, values = conv_of(GEOMETRIES[0], 16, act_order=True)
     x = integers((2, 16, 9, 7), torch.float16).cuda()

@@ -66,8 +66,10 @@ Tensor multiply(const Rows& given, const Tensor& images, const std::optional<Ten
   ExpertProducts& products = expert_products(weight);
   const ExpertProducts::Question question{ordinal, as.scalar, experts, of_item, rows};
   const LinearKernel* kernel = products.kernel(question, stream);
+  const std::optional<Tensor> no_residual;
+  // Each item has its own tokens.
   const ItemsLaunch call{session, images, bias, from,    scales, y,
-                         &items,  count,  0,    ordinal, stream};  // each item has its own tokens
+                         &items,  count,  0,    ordinal, stream, no_residual};
   while (kernel != nullptr && !launch(*kernel, call)) {
     kernel = products.instead_of(*kernel, question, stream);
   }

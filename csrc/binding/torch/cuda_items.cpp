@@ -21,6 +21,7 @@ bool launch(const LinearKernel& kernel, const ItemsLaunch& of) {
   pointers[Operand::bias] = bias.has_value() ? address(*bias) : nullptr;
   pointers[Operand::x] = address(of.x);
   if (of.scales != nullptr) pointers[Operand::x_scales] = address(*of.scales);
+  if (of.residual.has_value()) pointers[Operand::residual] = address(*of.residual);
   pointers[Operand::y] = address(of.y);
   if (of.table != nullptr) pointers[Operand::items] = address(*of.table);
   std::optional<Tensor> workspace;
@@ -100,10 +101,22 @@ void require_bias(const std::optional<Tensor>& bias, std::int64_t rows, std::int
                  columns, "] of ", name_of(scalar), " on the device of x");
 }
 
-/// y[b] = x[b] times the weight b, plus bias[b]: [batch, rows, n] of [batch, rows, k]. Nothing
-/// where no kernel multiplies so.
+/// The residual as kernels can read it. Throws InvalidArgument unless it is as y.
+std::optional<Tensor> readable_residual(const std::optional<Tensor>& residual, const Tensor& y) {
+  if (!residual.has_value()) return std::nullopt;
+  std::vector<std::int64_t> extents;
+  for (std::int64_t d = 0; d < y.dim(); ++d) extents.push_back(y.size(d));
+  require_like_y(*residual, extents, y.scalar_type());
+  LADDER_REQUIRE(residual->is_cuda() && residual->get_device_index() == y.get_device_index(),
+                 "residual is not on the device of x");
+  return readable(*residual);
+}
+
+/// y[b] = x[b] times the weight b, plus bias[b], plus residual[b]: [batch, rows, n] of [batch,
+/// rows, k]. Nothing where no kernel multiplies so.
 std::vector<Tensor> batched_linear(Tensor x, Tensor images, std::optional<Tensor> bias,
-                                   std::int64_t weight, std::int64_t n) {
+                                   std::int64_t weight, std::int64_t n,
+                                   std::optional<Tensor> residual) {
   const Scalar scalar = half_of(x, "x");
   Session& session = ladder::session(weight);
   require_images(images, x, session, n);
@@ -113,11 +126,14 @@ std::vector<Tensor> batched_linear(Tensor x, Tensor images, std::optional<Tensor
   const auto ordinal = x.get_device_index();
   require_bias(bias, batch, round_up(n, kBiasOfExpert), scalar, ordinal);
   Tensor y = empty_of(activation_of(x.scalar_type()).dtype, ordinal, batch, rows, n);
+  const auto added = readable_residual(residual, y);
   if (rows == 0) return {y};
   const Tensor from = readable(x);
-  const bool done = multiply({ordinal, scalar, batch, 0, rows, ItemsOf::batch}, weight,
+  ExpertProducts::Question question{ordinal, scalar, batch, 0, rows, ItemsOf::batch};
+  question.residual = added.has_value();
+  const bool done = multiply(question, weight,
                              {session, images, bias, from, nullptr, y, nullptr, 0, rows, ordinal,
-                              current_stream(ordinal)});
+                              current_stream(ordinal), added});
   return done ? std::vector{y} : std::vector<Tensor>{};
 }
 
@@ -125,7 +141,8 @@ std::vector<Tensor> batched_linear(Tensor x, Tensor images, std::optional<Tensor
 /// set_items() reads it, by the only weight [n, y x channels] of a stack; bias [1, n]. Nothing
 /// where no kernel does.
 std::vector<Tensor> convolution(Tensor x, Tensor images, std::optional<Tensor> bias,
-                                std::int64_t weight, std::int64_t n, std::string windows) {
+                                std::int64_t weight, std::int64_t n, std::string windows,
+                                std::optional<Tensor> residual) {
   const Scalar scalar = half_of(x, "x");
   Session& session = ladder::session(weight);
   require_images(images, x, session, n);
@@ -145,11 +162,13 @@ std::vector<Tensor> convolution(Tensor x, Tensor images, std::optional<Tensor> b
   Tensor y = empty_of(activation_of(x.scalar_type()).dtype, ordinal, count, of.y.positions(),
                       of.x.positions(), n);
   question.rows = count * of.positions();
+  const auto added = readable_residual(residual, y);
+  question.residual = added.has_value();
   if (question.rows == 0) return {y};
   const Tensor from = readable(x);
   const bool done = multiply(question, weight,
                              {session, images, bias, from, nullptr, y, nullptr, 0, question.rows,
-                              ordinal, current_stream(ordinal)});
+                              ordinal, current_stream(ordinal), added});
   return done ? std::vector{y} : std::vector<Tensor>{};
 }
 
@@ -171,10 +190,12 @@ std::int64_t item_rows(std::int64_t weight, std::int64_t experts, std::int64_t r
 }  // namespace
 
 STABLE_TORCH_LIBRARY_FRAGMENT(ladder, m) {
-  m.def("batched_linear(Tensor x, Tensor images, Tensor? bias, int weight, int n) -> Tensor[]");
   m.def(
-      "convolution(Tensor x, Tensor images, Tensor? bias, int weight, int n, str windows) -> "
-      "Tensor[]");
+      "batched_linear(Tensor x, Tensor images, Tensor? bias, int weight, int n, "
+      "Tensor? residual=None) -> Tensor[]");
+  m.def(
+      "convolution(Tensor x, Tensor images, Tensor? bias, int weight, int n, str windows, "
+      "Tensor? residual=None) -> Tensor[]");
   m.def(
       "item_rows(int weight, int experts, int rows, ScalarType dtype, int device, str items) -> "
       "int");

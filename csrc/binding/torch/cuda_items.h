@@ -25,6 +25,7 @@ struct ItemsLaunch {
       tokens;  ///< that the kernel is told: of a batch rows of each product, of windows all
   std::int32_t ordinal;
   void* stream;
+  const std::optional<Tensor>& residual;  ///< as y; there where the kernel adds one
 };
 /// As many as LinearKernel::start gives its kernel, for all items.
 [[nodiscard]] bool launch(const LinearKernel& kernel, const ItemsLaunch& of);

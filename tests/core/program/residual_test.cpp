@@ -112,6 +112,31 @@ TEST(Residual, of_a_batch_is_that_of_each_product) {
   }
 }
 
+TEST(Residual, of_windows_is_that_of_their_positions) {
+  unsigned seed = 0;
+  int looked_at = 0;
+  for (const std::int64_t channels : {13, 24}) {
+    for (const Windows& windows : testing::kinds_of_windows(channels)) {
+      if (windows.columns() <= 64) continue;  // one k-tile
+      const auto m = 2 * windows.positions() + 1;
+      Problem problem = windows_of(windows, ttype("uint4"), 72, Scalar::f16, 32);
+      problem.passes = ceil_div(m, problem.m);
+      problem.set_bias(++seed % 2 == 0);
+      problem.set_residual(true);
+      EXPECT_EQ(refusal(problem), "");
+      const auto data = BatchCase::integers(problem, m, seed);
+      for (const Schedule& schedule :
+           testing::expert_schedules(data.problem, device("h200"), seed % 2 == 0)) {
+        if (++looked_at % 3 != 0) continue;
+        const Program program = lower(decide(data.problem, device("h200")), schedule);
+        ASSERT_EQ(data.objection_to(program, schedule), "")
+            << to_string(data.problem) << "; " << to_string(schedule);
+      }
+    }
+  }
+  EXPECT_GE(looked_at, 30);
+}
+
 TEST(Residual, of_other_tokens_or_rows_is_wrong) {
   Problem problem = linear_of(ttype("uint4,group=64,scale=float16"), 104, 256, Scalar::f16, 16);
   problem.set_residual(true);

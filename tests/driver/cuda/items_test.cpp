@@ -66,6 +66,25 @@ TEST_F(ItemKernels, of_one_weight_are_apart_by_what_they_are_of) {
   EXPECT_NE(kernel_of(number, larger), of_windows);
 }
 
+TEST_F(ItemKernels, that_add_a_residual_are_others_and_take_the_plan_of_those_without) {
+  const auto number = weight(168, 576);
+  ExpertProducts& products = expert_products(number);
+  for (ExpertProducts::Question question : {batch(6, 392), windows(64, 392)}) {
+    question.of_item = 64;
+    const auto schedules = products.schedules(question, 2);
+    ASSERT_EQ(schedules.size(), 2U);
+    products.use(question, schedules.back(), 2);
+    const LinearKernel* const plain = products.kernel(question, stream_);
+    question.residual = true;
+    const LinearKernel* const plus = products.kernel(question, stream_);
+    ASSERT_NE(plus, nullptr);
+    EXPECT_NE(plus, plain);
+    EXPECT_EQ(plus->schedule, schedules.back());
+    EXPECT_EQ(std::ranges::count(plus->operands, Operand::residual), 1);
+    EXPECT_EQ(std::ranges::count(plain->operands, Operand::residual), 0);
+  }
+}
+
 TEST_F(ItemKernels, of_windows_that_no_kernel_has_are_none) {
   EXPECT_EQ(rows_of_items(weight(136, 27), windows(3, 392), stream_), 0);  // one k-tile
   EXPECT_THROW(rows_of_items(weight(136, 512), windows(64, 392), stream_), InvalidArgument);
