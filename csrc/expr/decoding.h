@@ -115,8 +115,8 @@ std::string no_relative_scales(const Problem& problem);
 /// which bf16 has more, down to its smallest number.
 bool rounds_no_product(const Problem& problem);
 
-/// Whether one product makes `rounded` operands of the fields of codes of few bits: their factor and
-/// the scale are powers of two, and so is the product of both.
+/// Whether one product makes `rounded` operands of the fields of codes of few bits: their factor
+/// and the scale are powers of two, and so is the product of both.
 bool joins_powers(const Problem& problem);
 
 /// Operands where nothing objects and groups are one step of the matrix instruction, so that sums

@@ -24,7 +24,8 @@ double matrix_cycles(const Device& device, const MatrixInstruction& mma) {
   if (rate <= 0) {
     const Costs& costs = device.costs;
     const bool integers = mma.accumulator == Scalar::s32;
-    return operations * costs.clock / (integers ? costs.at.warp_integer_flops : costs.at.warp_flops);
+    return operations * costs.clock /
+           (integers ? costs.at.warp_integer_flops : costs.at.warp_flops);
   }
   return operations * fitted::carried_to(device).clock * device.schedulers *
          device.multiprocessors / rate;
