@@ -58,9 +58,8 @@ double scaled_sums_cycles(const Problem& problem, const DecodeSchedule& s) {
 
 /// Operands that take powers by one product (joins_powers) end each k-step in a branch over large
 /// scales, across which no instruction moves: less of a warp's work overlaps than with other types,
-/// and more so of two blocks a k-tile and of several register stages. Of nine cells of mxfp4, 32
-/// kernels each, 1 to 16 tokens on an H200, first choices took 1.11 of the best in the median, and
-/// take 1.03.
+/// and less still of two blocks a k-tile and of several register stages. Fitted to nine cells of
+/// mxfp4, 32 kernels each, 1 to 16 tokens, on an H200 (docs/dev/notebook_gpu.md).
 double time_of_branches(const DecodeSchedule& s, const Problem& problem, double warps) {
   if (s.scale_place != ScalePlace::rounded || !joins_powers(problem)) return 1;
   constexpr double kHidingWarps = 16, kHiding = 0.4;

@@ -16,8 +16,8 @@ namespace ladder {
 namespace {
 
 constexpr int kMostTokensOfCta = 128;
-// Of items, which have no persistent CTAs in decode kernels that are worth their while: gate and up
-// of gpt-oss, items of 16 rows, take 97 us by tiles where decode kernels take 102 to 116 (H200).
+// Of experts, whose decode kernels are not persistent: gate and up of gpt-oss, items of 16 rows,
+// take 97 us by tiles and 102 to 116 by decode kernels (H200).
 constexpr std::int64_t kFewestOfItems = 9;
 // Splits of K shorter than this are mostly reduction.
 constexpr std::int64_t kFewestTiles = 4, kMostSplits = 16;
