@@ -35,12 +35,13 @@ _NUMBERED = re.compile(r"-(\d{5})-of-(\d{5})\.(?:safetensors|bin)$")
 _UNSAFE = "cannot be read as a state dict without running code from it"
 #: The file of all weights, which transformers prefers to an index.
 _SINGLE = {"safetensors": "model.safetensors", "bin": "pytorch_model.bin"}
-#: That of diffusers, whose variants of other dtypes may lie beside it.
+#: That of diffusers.
 _OF_DIFFUSERS = "diffusion_pytorch_model"
+#: Variants of diffusers, the same weights in other dtypes, and their indexes.
+_VARIANTS = tuple(f"{_OF_DIFFUSERS}.*{end}" for end in (".safetensors", ".bin", ".index.*.json"))
 #: The same weights once more, beside files of safetensors.
 _COPIES = (
     "pytorch_model*.bin", "gptq_model*.bin", f"{_OF_DIFFUSERS}*.bin", "*_model.bin.index.json",
-    f"{_OF_DIFFUSERS}.*.safetensors",
 )  # fmt: skip
 _NAMES = DTYPE_NAMES | {torch.bool: "BOOL", torch.float64: "F64"}
 
@@ -238,8 +239,8 @@ def open_shards(folder: Path, pickles: Pickles | None = None) -> ShardSet:
             for name in names
         ]
         files = {*names, *(index.name for index in every)}
-        if kind == "safetensors":
-            files |= {path.name for pattern in _COPIES for path in folder.glob(pattern)}
+        copies = (*_VARIANTS, *_COPIES) if kind == "safetensors" else _VARIANTS
+        files |= {path.name for pattern in copies for path in folder.glob(pattern)}
         return ShardSet(shards, _homes(shards, weight_map), frozenset(files))
     if pickles is not None and (folder / pickles.name).is_file():
         shards = [PickledShard(folder / pickles.name, pickles)]
