@@ -35,14 +35,13 @@ _NUMBERED = re.compile(r"-(\d{5})-of-(\d{5})\.(?:safetensors|bin)$")
 _UNSAFE = "cannot be read as a state dict without running code from it"
 #: The file of all weights, which transformers prefers to an index.
 _SINGLE = {"safetensors": "model.safetensors", "bin": "pytorch_model.bin"}
-#: That of diffusers.
+#: That of diffusers, which prefers an index.
 _OF_DIFFUSERS = "diffusion_pytorch_model"
-#: Variants of diffusers, the same weights in other dtypes, and their indexes.
-_VARIANTS = tuple(f"{_OF_DIFFUSERS}.*{end}" for end in (".safetensors", ".bin", ".index.*.json"))
+#: The same weights once more in a folder of diffusers: variants in other dtypes and their indexes,
+#: and a file of all weights beside shards.
+_VARIANTS = tuple(f"{_OF_DIFFUSERS}*{end}" for end in (".safetensors", ".bin", ".index.*.json"))
 #: The same weights once more, beside files of safetensors.
-_COPIES = (
-    "pytorch_model*.bin", "gptq_model*.bin", f"{_OF_DIFFUSERS}*.bin", "*_model.bin.index.json",
-)  # fmt: skip
+_COPIES = ("pytorch_model*.bin", "gptq_model*.bin", "*_model.bin.index.json")
 _NAMES = DTYPE_NAMES | {torch.bool: "BOOL", torch.float64: "F64"}
 
 

@@ -10,7 +10,7 @@ import torch
 from diffusion_models import FAMILIES, flux_pipeline, fresh, result
 from hf_models import edit_config, edit_tensors
 from more_oracles import NF4, bnb
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 import ladder
 from ladder.checkpoints import repack
@@ -184,6 +184,21 @@ def test_variants_of_other_dtypes_are_left(safe, size, tmp_path):
     ladder.convert(wanted, TYPE)
     ours, theirs = loaded(model, tmp_path / "packed").state_dict(), wanted.state_dict()
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+
+
+def test_a_file_of_all_weights_beside_shards_is_left(tmp_path):
+    """diffusers reads the index; the file would replace what one shard is packed to."""
+    model, inputs = fresh("flux")
+    model.save_pretrained(tmp_path / "dense")
+    tensors = load_file(tmp_path / "dense" / WEIGHTS)
+    (shard, name) = "diffusion_pytorch_model-00001-of-00001.safetensors", f"{WEIGHTS}.index.json"
+    save_file(tensors, tmp_path / "dense" / shard)
+    fields = {"metadata": {}, "weight_map": dict.fromkeys(tensors, shard)}
+    (tmp_path / "dense" / name).write_text(json.dumps(fields))
+    convert(tmp_path / "dense", tmp_path / "packed", TYPE)
+    ladder.convert(model, TYPE)
+    assert {file.name for file in (tmp_path / "packed").iterdir()} == {"config.json", WEIGHTS}
+    assert torch.equal(result(loaded(model, tmp_path / "packed"), inputs), result(model, inputs))
 
 
 def test_a_folder_of_bitsandbytes_is_repacked(tmp_path):
