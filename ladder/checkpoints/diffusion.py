@@ -15,6 +15,7 @@ from ladder.checkpoints.shards import read_json
 from ladder.checkpoints.writer import carried_files, carry, new_folder, require_space
 from ladder.errors import CheckpointError, InvalidArgument, Unsupported
 from ladder.nn.report import Conversion
+from ladder.nn.select import entries_of
 
 INDEX = "model_index.json"
 #: How the weight files of a model begin.
@@ -53,7 +54,8 @@ def meta_model(folder: Path, name: str) -> Any:
     try:
         with init_empty_weights():
             return kind.from_config(kind.load_config(str(folder), local_files_only=True))
-    except (ValueError, KeyError, TypeError, OSError) as error:
+    except (ArithmeticError, AttributeError, LookupError, OSError, RuntimeError, TypeError,
+            ValueError) as error:  # fmt: skip
         said = (str(error).splitlines() or [type(error).__name__])[0]
         raise CheckpointError(f"{folder}/config.json: {said}") from error
 
@@ -84,7 +86,7 @@ def parts_of_pipeline(folder: Path, wanted: Iterable[str] | None) -> list[str]:
         for name, each in index.items()
         if isinstance(each, list) and (folder / name / "config.json").is_file()
     ]
-    chosen = [*(DENOISERS if wanted is None else wanted)]
+    chosen = [*(DENOISERS if wanted is None else entries_of("parts", wanted))]
     if wanted is None:
         chosen = [name for name in chosen if name in every]
     for name in chosen:
@@ -92,6 +94,10 @@ def parts_of_pipeline(folder: Path, wanted: Iterable[str] | None) -> list[str]:
             raise InvalidArgument(
                 f'"{name}" is no model of the pipeline {folder}, which has {", ".join(every)}'
             )
+    if not chosen and wanted is not None:
+        raise InvalidArgument(
+            f"parts names no model of the pipeline {folder}, which has {', '.join(every)}"
+        )
     if not chosen:
         raise InvalidArgument(
             f"{folder} is a pipeline without {' or '.join(DENOISERS)}: name the models that are to "

@@ -208,7 +208,7 @@ def _check_numbers(tensors: Mapping[str, Tensor], layer: Layer) -> None:
              [layer.n, layer.k])  # fmt: skip
     said = tensors["nbits"].flatten().tolist() if "nbits" in tensors else [layer.bits]
     held = (5, 6, 7, 8) if config.stored == 8 and config.bits is None else (layer.bits,)
-    if len(said) != 1 or math.ceil(said[0]) not in held:
+    if len(said) != 1 or not math.isfinite(said[0]) or math.ceil(said[0]) not in held:
         fail(f"{layer.name}.nbits", " is ", tensors["nbits"].tolist(), ", and W_q is of ",
              layer.bits, " bits")  # fmt: skip
     if "packing" in tensors:

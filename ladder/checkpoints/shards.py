@@ -35,13 +35,13 @@ _NUMBERED = re.compile(r"-(\d{5})-of-(\d{5})\.(?:safetensors|bin)$")
 _UNSAFE = "cannot be read as a state dict without running code from it"
 #: The file of all weights, which transformers prefers to an index.
 _SINGLE = {"safetensors": "model.safetensors", "bin": "pytorch_model.bin"}
-#: That of diffusers, whose variants of other dtypes may lie beside it.
+#: That of diffusers, which prefers an index.
 _OF_DIFFUSERS = "diffusion_pytorch_model"
+#: The same weights once more in a folder of diffusers: variants in other dtypes and their indexes,
+#: and a file of all weights beside shards.
+_VARIANTS = tuple(f"{_OF_DIFFUSERS}*{end}" for end in (".safetensors", ".bin", ".index.*.json"))
 #: The same weights once more, beside files of safetensors.
-_COPIES = (
-    "pytorch_model*.bin", "gptq_model*.bin", f"{_OF_DIFFUSERS}*.bin", "*_model.bin.index.json",
-    f"{_OF_DIFFUSERS}.*.safetensors",
-)  # fmt: skip
+_COPIES = ("pytorch_model*.bin", "gptq_model*.bin", "*_model.bin.index.json")
 _NAMES = DTYPE_NAMES | {torch.bool: "BOOL", torch.float64: "F64"}
 
 
@@ -238,8 +238,8 @@ def open_shards(folder: Path, pickles: Pickles | None = None) -> ShardSet:
             for name in names
         ]
         files = {*names, *(index.name for index in every)}
-        if kind == "safetensors":
-            files |= {path.name for pattern in _COPIES for path in folder.glob(pattern)}
+        copies = (*_VARIANTS, *_COPIES) if kind == "safetensors" else _VARIANTS
+        files |= {path.name for pattern in copies for path in folder.glob(pattern)}
         return ShardSet(shards, _homes(shards, weight_map), frozenset(files))
     if pickles is not None and (folder / pickles.name).is_file():
         shards = [PickledShard(folder / pickles.name, pickles)]

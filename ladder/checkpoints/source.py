@@ -240,7 +240,7 @@ def open_folder(path: str | os.PathLike[str], *, v1_zeros: str = "word") -> Sour
         InvalidArgument: there is no such folder, or it is in ladder's own format already.
         CheckpointError: the folder is damaged, not quantised, or by an unknown quant_method.
         Unsupported: its tensors were already transformed for one kernel (marlin, bitblas), it
-            quantises more than weights, or it is one of TRANSLATED.
+            quantises more than weights, or embeddings alone, or it is one of TRANSLATED.
     """
     folder = Path(path)
     require_folder(folder)
@@ -269,6 +269,11 @@ def open_folder(path: str | os.PathLike[str], *, v1_zeros: str = "word") -> Sour
     embeddings = {}
     if hasattr(FORMATS[method], "decoded_dtype"):
         embeddings = {name: modules.pop(name) for name in [*modules] if is_embedding(name)}
+    if not modules:
+        raise Unsupported(
+            f"{folder}: no module is quantised but embeddings, {', '.join(embeddings)}: "
+            "ladder packs linear layers"
+        )
     return Source(folder, config, quantization, method, settings, shards, modules, embeddings)
 
 

@@ -78,9 +78,15 @@ def module_of(name: str, said: str) -> Module | None:
         fail(f"the metadata of {name}", " has _data ", repr(data), ", not an object")
     where = f"the metadata of {name}"
     dtype = _dtype(where, "orig_dtype" if kind in (MX, NVFP4) else "dtype", data, "bfloat16")
-    scheme = _activations(where, kind, data, fields.get("_tensor_data_names") or ())
+    parts = fields.get("_tensor_data_names") or ()
+    if not isinstance(parts, list | tuple):
+        fail(where, " has _tensor_data_names ", repr(parts), ", not a list")
+    scheme = _activations(where, kind, data, parts)
     if kind in (INT4, TILES):
-        return Module(kind, _block(where, data), dtype, 4, shape=_pair(where, "shape", data),
+        block = _pair(where, "block_size", data)
+        if block[0] != 1:
+            fail(where, " has block_size ", list(block), ", not one row and some columns")
+        return Module(kind, block, dtype, 4, shape=_pair(where, "shape", data),
                       activations=scheme)  # fmt: skip
     if kind == INTX:
         target = _dtype(where, "target_dtype", data)

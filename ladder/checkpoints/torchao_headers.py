@@ -148,7 +148,7 @@ def _check_side(parts: Mapping[str, Stored], config: Module, name: str, shape: t
         if WHOLE in parts:
             expect(parts, name, WHOLE, torch.float32, ())
         return
-    flat = {(1, 1): ((), (1,)), (n, 1): ((n,),)}.get(blocks, ())
+    flat = ((), (1,)) if blocks == (1, 1) else ((n,),) if blocks == (n, 1) else ()
     wanted = found if found in flat else blocks
     expect(parts, name, SCALE, SCALE_NAMES, wanted)
     if ZERO in parts:

@@ -172,6 +172,8 @@ def test_layers_have_the_settings_of_their_tags():
     ("hqq_4bit", "shape", lambda t: t - 1, "1024 codes, not some rows of 63"),
     ("hqq_4bit", "shape", lambda t: t // 2, r"shape is \[8, 32\], and W_q is of \[32, 32\]"),
     ("hqq_4bit", "nbits", lambda t: t - 1, "nbits is 3, and W_q is of 4 bits"),
+    ("hqq_4bit", "nbits", lambda t: t * torch.nan, "nbits is nan, and W_q is of 4 bits"),
+    ("hqq_4bit", "nbits", lambda t: t / 0, "nbits is inf, and W_q is of 4 bits"),
     ("hqq_4bit", "axis", lambda t: t * 0, "axis is 0, not 1"),
     ("hqq_4bit", "group_size", lambda t: t * 2, "group_size is 64, not 32"),
     ("hqq_4bit", "packing", lambda t: words("2bit_u8"), "packing is '2bit_u8', and W_q is of '4"),

@@ -71,9 +71,10 @@ def folder_of(path, parts, said, settings=TORCHAO, module="q_proj"):
 def said_of(name, **changes):
     """The metadata of a layer, with other ``_data``; None takes a field out."""
     fields = json.loads(METADATA[f"{name}.weight"])
-    data = fields["_data"] | {key: value for key, value in changes.items() if key != "_type"}
+    beside = {key: changes.pop(key) for key in ("_type", "_tensor_data_names") if key in changes}
+    data = fields["_data"] | changes
     fields["_data"] = {key: value for key, value in data.items() if value is not None}
-    return json.dumps(fields | {key: changes[key] for key in changes if key == "_type"})
+    return json.dumps(fields | beside)
 
 
 def check(name, values):
@@ -110,6 +111,18 @@ def test_a_folder_and_its_repacked_self_mean_what_torchao_says(name, tmp_path):
     again.check()
     check(name, again.dequantize())
     assert ("q_proj.input_scale" in tensors) == (name == "int8_static")
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (1, 1)])
+@pytest.mark.parametrize("n", [1, 2])
+def test_one_scale_of_all_may_have_no_dimension_one_or_two(shape, n, tmp_path):
+    parts = {
+        "_weight_qdata": torch.arange(64 * n, dtype=torch.int8).reshape(n, 64),
+        "_weight_scale": torch.full(shape, 0.5),
+    }
+    said = said_of("int8_tensor", block_size=[n, 64], dtype="float32")
+    ((_, weight),) = open_folder(folder_of(tmp_path / "a", parts, said))
+    assert torch.equal(weight.dequantize(), parts["_weight_qdata"] * 0.5)
 
 
 def test_every_type_of_tensor_that_is_read_has_a_layer():
@@ -196,6 +209,10 @@ def test_damaged_layers_are_named(name, part, change, why, tmp_path, left_nothin
     ("int8_dynamic", {"act_quant_kwargs": 3}, CheckpointError, "act_quant_kwargs 3, not an object"),
     ("int4_symmetric", {"target_dtype": "int9"}, CheckpointError, "target_dtype 'int9', not int1"),
     ("int4_symmetric", {"activation_quantization": "int4"}, Unsupported, "not int8_asym_per_token"),
+    ("int8_static", {"_tensor_data_names": 5}, CheckpointError, "_tensor_data_names 5, not a list"),
+    ("int4", {"block_size": [2, 32]}, CheckpointError, r"block_size \[2, 32\], not one row"),
+    ("tiles", {"block_size": [2, 32]}, CheckpointError, r"block_size \[2, 32\], not one row"),
+    ("tiles", {"block_size": []}, CheckpointError, r"block_size \[\], not two sizes"),
     ("int4", {"shape": [8, 32]}, CheckpointError, r"of \[8, 64\], and the metadata says \[8, 32\]"),
     ("tiles", {"shape": [8, 992]}, CheckpointError, r"not \[1, 8, 32, 4\] of .* \[8, 992\]"),
     ("mxfp8", {"elem_dtype": "fp6_e2m3"}, Unsupported, "elem_dtype fp6_e2m3; ladder reads"),
@@ -292,6 +309,14 @@ def test_a_tensor_of_no_linear_layer_is_refused(tmp_path, left_nothing):
     save_file(load_file(file), file, metadata=metadata)
     with pytest.raises(Unsupported, match=r"experts.gate_up_proj is torchao's Float8Tensor"):
         repack(folder, left_nothing)
+
+
+def test_a_folder_of_quantised_embeddings_alone_is_refused(tmp_path, left_nothing):
+    parts, said = parts_of("int8_rows"), METADATA["int8_rows.weight"]
+    folder = folder_of(tmp_path / "a", parts, said, module="embed_tokens")
+    for command in (describe, lambda path: repack(path, left_nothing)):
+        with pytest.raises(Unsupported, match="quantised but embeddings, embed_tokens: ladder pac"):
+            command(folder)
 
 
 def test_pickles_are_refused_where_torchao_is_not_installed(tmp_path, left_nothing, monkeypatch):

@@ -10,7 +10,7 @@ import torch
 from diffusion_models import FAMILIES, flux_pipeline, fresh, result
 from hf_models import edit_config, edit_tensors
 from more_oracles import NF4, bnb
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 import ladder
 from ladder.checkpoints import repack
@@ -134,6 +134,8 @@ def test_parts_of_a_pipeline_are_named(pipeline, tmp_path):
 
 @pytest.mark.parametrize(("options", "error", "why"), [
     ({"parts": ["unet"]}, InvalidArgument, '"unet" is no model of .* has .*transformer'),
+    ({"parts": []}, InvalidArgument, "parts names no model of .* has .*transformer"),
+    ({"parts": "unet"}, InvalidArgument, '"unet" is no model of .* has .*transformer'),
     ({"parts": ["tokenizer"]}, InvalidArgument, '"tokenizer" is no model of the pipeline'),
     ({"skip": ["nothing"]}, InvalidArgument, "nothing"),
     ({"skip": ["text_encoder.nothing"]}, InvalidArgument, "text_encoder.nothing"),
@@ -168,16 +170,35 @@ def test_a_damaged_part_leaves_nothing_behind(pipeline, tmp_path, left_nothing):
         convert(tmp_path / "damaged", left_nothing, TYPE)
 
 
-def test_variants_of_other_dtypes_are_left(tmp_path):
+@pytest.mark.parametrize("size", ["1GB", "100KB"])
+@pytest.mark.parametrize("safe", [True, False])
+def test_variants_of_other_dtypes_are_left(safe, size, tmp_path):
     model, _ = fresh("flux")
-    model.save_pretrained(tmp_path / "dense")
-    model.half().save_pretrained(tmp_path / "dense", variant="fp16")
+    model.save_pretrained(tmp_path / "dense", safe_serialization=safe)
+    model.half().save_pretrained(
+        tmp_path / "dense", variant="fp16", max_shard_size=size, safe_serialization=safe
+    )
     convert(tmp_path / "dense", tmp_path / "packed", TYPE)
-    assert [file.name for file in (tmp_path / "packed").glob("*.safetensors")] == [WEIGHTS]
+    assert {file.name for file in (tmp_path / "packed").iterdir()} == {"config.json", WEIGHTS}
     wanted, _ = fresh("flux")
     ladder.convert(wanted, TYPE)
     ours, theirs = loaded(model, tmp_path / "packed").state_dict(), wanted.state_dict()
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+
+
+def test_a_file_of_all_weights_beside_shards_is_left(tmp_path):
+    """diffusers reads the index; the file would replace what one shard is packed to."""
+    model, inputs = fresh("flux")
+    model.save_pretrained(tmp_path / "dense")
+    tensors = load_file(tmp_path / "dense" / WEIGHTS)
+    (shard, name) = "diffusion_pytorch_model-00001-of-00001.safetensors", f"{WEIGHTS}.index.json"
+    save_file(tensors, tmp_path / "dense" / shard)
+    fields = {"metadata": {}, "weight_map": dict.fromkeys(tensors, shard)}
+    (tmp_path / "dense" / name).write_text(json.dumps(fields))
+    convert(tmp_path / "dense", tmp_path / "packed", TYPE)
+    ladder.convert(model, TYPE)
+    assert {file.name for file in (tmp_path / "packed").iterdir()} == {"config.json", WEIGHTS}
+    assert torch.equal(result(loaded(model, tmp_path / "packed"), inputs), result(model, inputs))
 
 
 def test_a_folder_of_bitsandbytes_is_repacked(tmp_path):
@@ -211,6 +232,17 @@ def test_a_folder_that_is_packed_already_is_refused(tmp_path):
     model.save_pretrained(tmp_path / "packed")
     with pytest.raises(CheckpointError, match="is quantised already, quant_method 'ladder'"):
         convert(tmp_path / "packed", tmp_path / "out", TYPE)
+
+
+@pytest.mark.parametrize("change", [
+    {"_class_name": "ModelMixin"}, {"num_attention_heads": -3}, {"num_attention_heads": "two"},
+])  # fmt: skip
+def test_a_config_of_which_diffusers_makes_no_model_is_damaged(change, tmp_path):
+    fresh("flux")[0].save_pretrained(tmp_path / "flux")
+    file = tmp_path / "flux" / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | change))
+    with pytest.raises(CheckpointError, match="flux/config.json: "):
+        convert(tmp_path / "flux", tmp_path / "out", TYPE)
 
 
 @pytest.mark.parametrize("name", ["NoSuchModel", "FluxPipeline", "__doc__"])
