@@ -73,8 +73,8 @@ struct Costs {
     double launch_seconds, cluster_seconds;  ///< the latter in each wave
     double ordered_sum_seconds;              ///< of a number that CTAs add in order
     double tail_seconds;                     ///< of a last wave that is split, beside its sums
-    /// Of items: of each wave, in which a CTA of a multiprocessor finds its item and fills its
-    /// ring, and adds up at the end; others beside it hide as much as each is of all.
+    /// Of items: of each wave, in which a CTA finds its item, fills its ring and adds up at the
+    /// end. Of several CTAs of a multiprocessor each hides an equal share.
     double item_seconds;
     double weights_ahead_seconds;  ///< that a dependent launch gains by asking for weights early
     // Of tensor memory, measured nowhere. Cycles of a scheduler: a store of 16 rows; what a barrier

@@ -153,7 +153,9 @@ std::vector<Schedule> ExpertProducts::to_try(const Question& q, const Decisions&
     without.residual = false;
     plan = plan_of(decided(without), kDependent);
   }
-  if (plan) schedules.insert(schedules.begin(), plan->schedule);
+  if (!plan) return schedules;
+  std::erase(schedules, plan->schedule);
+  schedules.insert(schedules.begin(), plan->schedule);
   return schedules;
 }
 

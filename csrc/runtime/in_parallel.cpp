@@ -5,6 +5,7 @@
 #include <atomic>
 #include <exception>
 #include <mutex>
+#include <new>
 #include <system_error>
 #include <thread>
 #include <vector>
@@ -29,10 +30,13 @@ void in_parallel(std::size_t count, const std::function<void(std::size_t)>& body
   };
   const std::size_t most = std::max(1u, std::thread::hardware_concurrency());
   std::vector<std::thread> threads;
+  threads.reserve(std::min(count, most));  // a vector that grows might throw beside running threads
   try {
     while (threads.size() + 1 < std::min(count, most)) threads.emplace_back(work);
   } catch (const std::system_error&) {
-    // No more threads on this machine: those that there are do it.
+    // No more threads on this machine: those that run do all.
+  } catch (const std::bad_alloc&) {
+    // Nor memory for one more.
   }
   work();
   for (std::thread& thread : threads) thread.join();

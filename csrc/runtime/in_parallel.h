@@ -6,9 +6,10 @@
 
 namespace ladder {
 
-/// body(0) .. body(count - 1), on as many threads as the machine has processors, the calling one
-/// among them, each of which takes the next number when it is done with one. Returns when all have
-/// ended. Of what the calls throw one is thrown again then; after it no further call begins.
+/// body(0) .. body(count - 1), on as many threads as the machine has processors, the calling thread
+/// among them. Each thread takes the next number when its call has ended. Returns when all calls
+/// have. Where calls throw, the last exception is thrown again then, and numbers that no thread had
+/// taken are left out.
 void in_parallel(std::size_t count, const std::function<void(std::size_t)>& body);
 
 }  // namespace ladder

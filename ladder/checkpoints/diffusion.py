@@ -118,7 +118,8 @@ def convert_pipeline(
     """Write pipeline ``folder`` with some of its models quantised; all else is copied.
 
     Args:
-        skip: modules to leave, of all ``parts``, or of one where its name and a dot are in front.
+        skip: modules to leave in every part, or, as "part.module", in that part alone. A part that
+            no entry concerns leaves what it leaves by default.
         convert: of one model: source, destination, and what to leave.
     """
     report = Report(str(folder), str(destination), "none", conversion=Conversion())
@@ -128,20 +129,25 @@ def convert_pipeline(
         require_space(temporary, sum((folder / file).stat().st_size for file in files))
         for part in parts:
             report_part(
-                report, part, convert(folder / part, temporary / part, _of(skip, part, parts))
+                report,
+                part,
+                convert(folder / part, temporary / part, entries_of_part(skip, part, parts)),
             )
         carry(folder, temporary, files)
     report.files_carried += len(files)
     return report
 
 
-def _of(skip: tuple[str, ...] | None, part: str, parts: list[str]) -> tuple[str, ...] | None:
+def entries_of_part(
+    skip: tuple[str, ...] | None, part: str, parts: list[str]
+) -> tuple[str, ...] | None:
     """The entries of ``skip`` that concern one model of a pipeline."""
     if skip is None:
         return None
     others = tuple(f"{name}." for name in parts if name != part)
     own = (entry for entry in skip if not entry.startswith(others))
-    return tuple(entry.removeprefix(f"{part}.") for entry in own)
+    # () asks for every layer, which entries for other parts do not.
+    return tuple(entry.removeprefix(f"{part}.") for entry in own) or (None if skip else ())
 
 
 def report_part(whole: Report, part: str, of_part: Report) -> None:

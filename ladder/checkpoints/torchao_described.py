@@ -56,7 +56,7 @@ class Module:
 
 
 def module_of(name: str, said: str) -> Module | None:
-    """What the metadata ``said`` of tensor ``name``; None of one that is dense.
+    """What the metadata ``said`` of tensor ``name``; None of a dense tensor.
 
     Raises:
         CheckpointError: it is not what torchao writes.

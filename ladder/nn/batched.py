@@ -129,8 +129,8 @@ class BatchedLinear(PackedStack):
                 [B, M, K], is ``x.transpose(0, 1)``; that is how kernels read it, so it costs
                 nothing, where other x are copied.
             residual: of the shape and dtype of the result, to which kernels add it in float32
-                before it is rounded; elsewhere it is added to the rounded one. It is read where it
-                lies as ``x`` is.
+                before rounding; elsewhere torch adds it to the rounded result. Its order in memory
+                costs what that of ``x`` does.
         Returns:
             [..., B, N] in the dtype of ``x``, or of autocast where that is on; of more than one
             token not contiguous: the parts lie one behind the other. Gradients flow to ``x``,

@@ -198,8 +198,8 @@ class Conv2d(PackedModule):
         Args:
             x: [N, C, H, W] or [C, H, W], float32, float16 or bfloat16, any memory format.
             residual: of the shape and dtype of the result, to which kernels add it in float32
-                before it is rounded; elsewhere it is added to the rounded one. Read where it lies
-                if it is channels last in memory, else copied.
+                before rounding; elsewhere torch adds it to the rounded result. A residual that is
+                channels last in memory is read where it lies, others are copied.
             input: another name of ``x``, which it has in ``nn.Conv2d``.
         Returns:
             [N, F, H', W'] or [F, H', W'], channels last in memory, in the dtype of ``x``, or of

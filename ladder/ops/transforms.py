@@ -91,8 +91,8 @@ def check_bias_dtype(bias: Tensor, dtype: torch.dtype, n: int) -> None:
 
 
 def check_residual(residual: Tensor, y: Tensor, on: torch.device | None = None) -> None:
-    """Raise InvalidArgument, as the kernels do, unless ``residual`` has the shape, the dtype and
-    the device of ``y``, or is ``on`` that."""
+    """Raise InvalidArgument, as the kernels do, unless ``residual`` has the shape and the dtype of
+    ``y`` and is on the device ``on``, by default that of ``y``."""
     if residual.shape != y.shape:
         raise InvalidArgument(f"residual has shape {list(residual.shape)}, and y {list(y.shape)}")
     if residual.dtype != y.dtype:

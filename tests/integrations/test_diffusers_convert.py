@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 import ladder
 from ladder.checkpoints import repack
 from ladder.checkpoints.convert import convert
+from ladder.checkpoints.diffusion import entries_of_part
 from ladder.checkpoints.info import describe
 from ladder.errors import CheckpointError, InvalidArgument, Unsupported
 from ladder.integrations.diffusers import dense
@@ -125,11 +126,17 @@ def test_a_pipeline_has_its_transformer_packed_and_all_else_copied(pipeline, tmp
 
 def test_parts_of_a_pipeline_are_named(pipeline, tmp_path):
     parts = ["transformer", "text_encoder_2"]
-    skip = ["transformer.proj_out", "text_encoder_2.shared"]
-    convert(pipeline, tmp_path / "packed", TYPE, parts=parts, skip=skip[:1])
+    convert(pipeline, tmp_path / "packed", TYPE, parts=parts, skip=["transformer.proj_out"])
     packed = packed_in(loaded_pipeline(tmp_path / "packed"))
     assert {name.partition(".")[0] for name in packed} == {*parts}
     assert "transformer.proj_out" not in packed
+
+
+@pytest.mark.parametrize(("skip", "concerns"), [
+    (None, None), ((), ()), (("b.c",), None), (("c", "b.d"), ("c",)), (("a.c",), ("c",)),
+])  # fmt: skip
+def test_a_part_that_no_entry_concerns_leaves_its_default(skip, concerns):
+    assert entries_of_part(skip, "a", ["a", "b"]) == concerns
 
 
 @pytest.mark.parametrize(("options", "error", "why"), [

@@ -54,7 +54,8 @@ def take_embeddings(
     """The headers of all but quantised embeddings, and what decodes these while they are loaded.
 
     Raises:
-        CheckpointError: one has another shape than the model's; as ``measure`` of the format.
+        CheckpointError: an embedding has another shape than the model's; as ``measure`` of the
+            format.
     """
     format = FORMATS[method]
     if not hasattr(format, "decoded_dtype"):

@@ -17,7 +17,6 @@
 #include "program/batch_case.h"
 #include "program/expert_case.h"
 #include "program/gate_cases.h"
-#include "program/tail_cases.h"
 #include "program/verify_slips.h"
 
 namespace ladder {
@@ -55,28 +54,8 @@ struct Slips {
 
 TEST(Quantise, is_exact_in_every_pipeline) {
   Slips slips;
-  const auto check = [&](const char* name, const auto& cases, std::size_t least, std::size_t step) {
-    const Device& on = device(name);
-    std::vector<std::pair<Problem, Schedule>> made;
-    testing::add_quantised(made, cases, on, step);
-    ASSERT_GE(made.size(), least) << name;
-    unsigned seed = 0;
-    for (const auto& [problem, schedule] : made) {
-      ++seed;
-      const auto m = seed % 2 == 0 ? problem.m : 1 + seed % problem.m;
-      const auto data = LinearCase::integers(problem, m, seed);
-      slips.count(data);
-      const Program program = lower(decide(problem, on), schedule);
-      ASSERT_NO_THROW(verify(program, on.shared_per_block_bytes))
-          << to_string(problem) << "; " << to_string(schedule);
-      ASSERT_EQ(data.objection_to(program, schedule), "")
-          << to_string(problem) << "; " << m << " tokens; " << to_string(schedule);
-    }
-  };
-  check("h200", testing::lowered_cases(), 30, 2);
-  check("h200", testing::tile_cases(), 30, 2);
-  check("h200", testing::tail_cases(), 10, 1);
-  check("mi300x", testing::wave_cases(device("mi300x"), 3), 12, 1);
+  testing::expect_exact_in_every_pipeline([](auto&... made) { testing::add_quantised(made...); },
+                                          [&](const LinearCase& data) { slips.count(data); });
   // The data tell these apart.
   EXPECT_GT(slips.truncated, 1000);
   EXPECT_GT(slips.unsaturated, 1000);

@@ -15,7 +15,6 @@
 #include "compile.h"
 #include "program/batch_case.h"
 #include "program/gate_cases.h"
-#include "program/tail_cases.h"
 
 namespace ladder {
 namespace {
@@ -27,27 +26,8 @@ using ::testing::Not;
 using ::testing::ThrowsMessage;
 
 TEST(Residual, is_exact_in_every_pipeline) {
-  const auto check = [](const char* name, const auto& cases, std::size_t least, std::size_t step) {
-    const Device& on = device(name);
-    std::vector<std::pair<Problem, Schedule>> added;
-    testing::add_residuals(added, cases, on, step);
-    ASSERT_GE(added.size(), least) << name;
-    unsigned seed = 0;
-    for (const auto& [problem, schedule] : added) {
-      ++seed;
-      const auto m = seed % 2 == 0 ? problem.m : 1 + seed % problem.m;
-      const auto data = LinearCase::integers(problem, m, seed);
-      const Program program = lower(decide(problem, on), schedule);
-      ASSERT_NO_THROW(verify(program, on.shared_per_block_bytes))
-          << to_string(problem) << "; " << to_string(schedule);
-      ASSERT_EQ(data.objection_to(program, schedule), "")
-          << to_string(problem) << "; " << m << " tokens; " << to_string(schedule);
-    }
-  };
-  check("h200", testing::lowered_cases(), 30, 2);
-  check("h200", testing::tile_cases(), 30, 2);
-  check("h200", testing::tail_cases(), 10, 1);
-  check("mi300x", testing::wave_cases(device("mi300x"), 3), 12, 1);
+  testing::expect_exact_in_every_pipeline([](auto&... made) { testing::add_residuals(made...); },
+                                          [](const LinearCase&) {});
 }
 
 // The last rows of the weight are no whole tiles, y's rows begin between words, and tokens are no
