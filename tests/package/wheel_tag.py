@@ -103,9 +103,13 @@ def macos_objections(binaries: list[Path], macos: tuple[int, int]) -> list[str]:
 
 def check_record(archive: zipfile.ZipFile) -> None:
     """Every file is in RECORD once, with its size and digest."""
-    (record,) = (name for name in archive.namelist() if name.endswith(".dist-info/RECORD"))
+    # auditwheel adds entries of folders.
+    files = [name for name in archive.namelist() if not name.endswith("/")]
+    (record,) = (name for name in files if name.endswith(".dist-info/RECORD"))
     rows = list(csv.reader(archive.read(record).decode().splitlines()))
-    assert sorted(row[0] for row in rows) == sorted(archive.namelist()), "RECORD lists other files"
+    listed = {row[0] for row in rows}
+    assert len(listed) == len(rows), f"RECORD has {len(rows)} rows, of {len(listed)} files"
+    assert listed == {*files}, f"RECORD and the wheel differ in {sorted(listed ^ {*files})}"
     for name, digest, size in rows:
         data = archive.read(name)
         told = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).decode().rstrip("=")
