@@ -73,7 +73,7 @@ struct Costs {
     double launch_seconds, cluster_seconds;  ///< the latter in each wave
     double ordered_sum_seconds;              ///< of a number that CTAs add in order
     double tail_seconds;                     ///< of a last wave that is split, beside its sums
-    /// Of items: of each wave, in which a CTA finds its item, fills its ring and adds up at the
+    /// Of experts: of each wave, in which a CTA finds its item, fills its ring and adds up at the
     /// end. Of several CTAs of a multiprocessor each hides an equal share.
     double item_seconds;
     double weights_ahead_seconds;  ///< that a dependent launch gains by asking for weights early
@@ -152,7 +152,7 @@ inline constexpr Costs kFittedCosts = {
     // Of 288 kernels of uint4, 32 to 1024 tokens, by their logarithms, of which the model has 13 %
     // at the root of the mean square. Producers: one H100, clocks of one shape, and products, which
     // overlap with more, from 25 problems of 1536 to 8192 tokens (docs/dev/notebook_gpu.md). Items:
-    // of 50 cells of experts, 722 kernels, on an H200.
+    // 50 cells of experts, 722 kernels, on an H200.
     .warpgroups = {.decoding = 1.33,
                    .scaling = 4,
                    .step_cycles = 2,

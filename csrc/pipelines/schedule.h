@@ -6,8 +6,9 @@
 //
 //     decode   up to 32 tokens: weights straight from memory to the registers of the warp that
 //              multiplies them
-//     tiles    17 to 8192 tokens by warpgroups, else to 256: weights and activations through a
-//              ring in shared memory, tiles of rows x tokens by the matrix instruction
+//     tiles    17 to 8192 tokens by warpgroups, else to 256, of experts from 9 rows of an item on:
+//              weights and activations through a ring in shared memory, tiles of rows x tokens by
+//              the matrix instruction
 //     waves    up to 256 tokens on AMD's devices, of 8 bits up to 8192: weights to registers,
 //              activations to shared memory, a k-tile ahead
 //     dense    many tokens: no kernel of ours, the weight is dequantised and a library multiplies

@@ -94,7 +94,8 @@ Cost cost_of_warpgroups(const TileSchedule& s, const Decisions& decisions) {
   out.shared_seconds = copies * cycles;
   out.memory_seconds = least_bytes(problem, problem.m) / device.global.bytes_per_second;
   out.fixed_seconds = costs.launch_seconds + (cluster ? costs.cluster_seconds * waves : 0);
-  if (problem.has_items()) out.fixed_seconds += costs.item_seconds / resident * waves;
+  // Of batches and convolutions nothing was fitted.
+  if (problem.experts() != nullptr) out.fixed_seconds += costs.item_seconds / resident * waves;
   // Producers do not ask for weights before they wait.
   if (s.producers && s.dependent_launch) out.fixed_seconds += costs.weights_ahead_seconds;
   if (s.reduction == Reduction::ordered) {

@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor, nn
 from transformers.core_model_loading import ConversionOps, WeightConverter
 
-from ladder.checkpoints.layer import Stored, assemble
+from ladder.checkpoints.layer import Stored, assemble, stored
 from ladder.checkpoints.model import renamer
 from ladder.checkpoints.source import FORMATS
 from ladder.errors import CheckpointError
@@ -33,9 +33,8 @@ class Decode(ConversionOps):
             tensors[self.names[pattern]] = value[0] if isinstance(value, list) else value
         device = next(iter(tensors.values())).device
         tensors = {part: tensor.cpu() for part, tensor in tensors.items()}
-        stored = {part: Stored(t.dtype, tuple(t.shape)) for part, t in tensors.items()}
         format = FORMATS[self.method]
-        layer = format.measure(stored, self.settings, self.stored)
+        layer = format.measure(stored(tensors), self.settings, self.stored)
         codes = tensors[format.codes_part(tensors)]
         words = format.words(codes, layer, slice(0, layer.n))
         weight = assemble(layer, format.side(tensors, layer), words)
