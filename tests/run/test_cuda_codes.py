@@ -331,7 +331,7 @@ def test_codes_are_those_of_the_float32_result(out):
     same."""
     torch.manual_seed(0)
     dense = torch.nn.Linear(1024, 768)
-    layer = ladder.Linear.from_linear(dense, "int4,channel", method="nearest").cuda()
+    layer = ladder.Linear.from_linear(dense, "int4,channel,scale=float32", method="nearest").cuda()
     for m in (1, 40, 500):
         x = torch.randint(-128, 128, (m, 1024), generator=generator(m)).to(torch.int8).cuda()
         scale = torch.rand(m, 1, device="cuda") / 64
@@ -342,16 +342,17 @@ def test_codes_are_those_of_the_float32_result(out):
 
 
 def test_layers_go_from_codes_to_codes():
-    first = prepared(weight_of(TYPES["int8"], 256, 512))
-    second = prepared(weight_of(TYPES["int8"], 128, 256))
+    weights = weight_of(TYPES["int8"], 256, 512), weight_of(TYPES["int8"], 128, 256)
+    first, second = map(prepared, weights)
+    of_first, of_second = map(values_of, weights)
     sy = torch.tensor([0.7], device="cuda")
     for m in (1, 40, 300):
         x, sx = x_of(m, 512, "int8"), scales_of(m, "static")
         between = first.forward_codes(x, sx, out_dtype=torch.int8, out_scale=sy)
-        held = codes_of(times(x, sx, values_of(first.packed_weight)), sy, torch.int8)
+        held = codes_of(times(x, sx, of_first), sy, torch.int8)
         assert torch.equal(between, held)
         y = second.forward_codes(between, sy, out_dtype=torch.float32)
-        sums = held.double() @ values_of(second.packed_weight).T
+        sums = held.double() @ of_second.T
         assert torch.equal(y, sums.float() * sy)
 
 
