@@ -27,6 +27,11 @@ colon, by the ``--moe-backend`` named.
 With ``--ranks`` the layers are cut over so many GPUs, and packing is not timed, which processes of
 vLLM's own do.
 
+Sequences of random weights that take the likeliest token come to say the same few, and the routers
+of vLLM's dummies choose the same experts for every token. So tokens of mixtures are drawn
+(``--temperature`` 1, else 0; ``last_tokens_32`` in the JSON says how many different ones 32
+sequences ended with), and embeddings and biases of routers are such that tokens differ.
+
 With two numbers of layers the rest of the model is the difference: the table then has the time of
 all layers of the shape, extrapolated, and says so.
 """
@@ -212,7 +217,7 @@ def child(options: argparse.Namespace) -> None:
     packing = _time_packing() if engine.startswith("ladder") else lambda: 0.0
     from vllm import LLM, SamplingParams
 
-    _fill_codes()
+    _fill_dummies(_is_mixture(options.shape))
     extra = {}
     if _is_gpt_oss(options.shape) and engine.startswith("mxfp4:"):
         extra["moe_backend"] = engine.partition(":")[2]
@@ -232,16 +237,20 @@ def child(options: argparse.Namespace) -> None:
     if options.ranks == 1:
         out["packing_and_plans_s"] = packing()
 
+    drawn = float(_is_mixture(options.shape))
+    temperature = drawn if options.temperature is None else options.temperature
+
     def seconds(batch: int, prompt: int, tokens: int) -> float:
         prompts = [
             {"prompt_token_ids": [random.randrange(10, 30000) for _ in range(prompt)]}
             for _ in range(batch)
         ]
         sampling = SamplingParams(
-            max_tokens=tokens, temperature=0, ignore_eos=True, detokenize=False
+            max_tokens=tokens, temperature=temperature, ignore_eos=True, detokenize=False
         )
         begin = time.perf_counter()
-        llm.generate(prompts, sampling, use_tqdm=False)
+        answers = llm.generate(prompts, sampling, use_tqdm=False)
+        out[f"last_tokens_{batch}"] = len({answer.outputs[0].token_ids[-1] for answer in answers})
         return time.perf_counter() - begin
 
     for batch in _numbers(options.batches):
@@ -262,8 +271,10 @@ def child(options: argparse.Namespace) -> None:
         print("RESULT", json.dumps(out), flush=True)
 
 
-def _fill_codes() -> None:
-    """Have vLLM's dummy weights be random where they are codes, too."""
+def _fill_dummies(mixture: bool) -> None:
+    """Have vLLM's dummy weights be random where they are codes, too, and those of a mixture such
+    that its experts are chosen by tokens: all dummies are of one size, so that the biases of a
+    router outweigh what a token says, and those of experts what its embedding does."""
     from vllm.model_executor.model_loader import dummy_loader
 
     theirs = dummy_loader.initialize_dummy_weights
@@ -274,6 +285,10 @@ def _fill_codes() -> None:
         theirs(model, *rest, **more)
         for name, tensor in model.state_dict().items():
             last = name.rpartition(".")[2]
+            if mixture and name.endswith("router.bias"):
+                tensor.zero_()
+            elif mixture and name.endswith(("embed_tokens.weight", "embedding.weight")):
+                tensor.normal_()
             if tensor.is_floating_point() or tensor.is_meta:
                 continue
             if last.endswith("scale") and tensor.dtype == torch.uint8:  # e8m0
@@ -335,6 +350,8 @@ def measure(options: argparse.Namespace, engine: str, layers: int, deadline: flo
         "ranks",
     ):  # fmt: skip
         arguments += [f"--{name.replace('_', '-')}", str(getattr(options, name))]
+    if options.temperature is not None:
+        arguments += ["--temperature", str(options.temperature)]
     name = re.sub(r"\W", "_", engine)
     log = Path(options.out) / f"{options.shape}_{name}_{layers}.log"
     result = {"engine": engine, "layers": layers}
@@ -424,6 +441,7 @@ def main() -> None:
     parser.add_argument("--profile-prefill", default="", help="lengths of prompts, likewise")
     parser.add_argument("--ladder", default="{}", help="JSON: options of ladder, docs/serving.md")
     parser.add_argument("--inductor", default="{}", help="JSON: of torch's compiler, for all")
+    parser.add_argument("--temperature", type=float, help="of tokens: 1 for mixtures, else 0")
     parser.add_argument("--limit", type=float, default=240, help="seconds for one engine")
     parser.add_argument("--budget", type=float, default=3600, help="seconds for all")
     parser.add_argument("--out", default=".")
