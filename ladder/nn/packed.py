@@ -10,13 +10,14 @@ from types import MappingProxyType
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ladder._library import log_notices
 from ladder.cuda import image as images
 from ladder.cuda import kernels
 from ladder.cuda.request import Request
 from ladder.errors import InvalidArgument, Unsupported
+from ladder.nn.metadata import WeightMetadata
 from ladder.nn.quick_call import QuickCall
 from ladder.nn.stored_state import check_state, note_type
 from ladder.ops.activations import pre_scale_objection, static_scale_objection, zeros_objection
@@ -99,6 +100,15 @@ class PackedModule(QuickCall):
                 "a ladder.Weight, which ladder.quantize makes"
             )
         super().__setattr__(name, value)
+
+    def register_parameter(self, name: str, param: nn.Parameter | None) -> None:
+        # torch.nn.utils.prune registers the weight that it found under another name.
+        if isinstance(param, WeightMetadata):
+            raise Unsupported(
+                f"{name}: the weight is packed, as {self._type_text}, and cannot be a parameter: "
+                "prune the dense layer, make it permanent (prune.remove), and pack that"
+            )
+        super().register_parameter(name, param)
 
     def set_weight(self, weight: Weight) -> None:
         """Take over the parts of ``weight``. Raises InvalidArgument when type or shape differ."""

@@ -4,7 +4,7 @@ import sys
 import pytest
 import torch
 from hf_mixtures import MODELS, fresh
-from hf_models import GPTQ, ROOT, TINY
+from hf_models import GPTQ, ROOT, TINY, load
 
 sys.path.append(str(ROOT / "tests" / "checkpoints"))
 
@@ -16,6 +16,17 @@ def ladder_folder(tmp_path_factory):
 
     folder = tmp_path_factory.mktemp("repacked") / "model"
     repack(GPTQ, folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def dequantised_folder(ladder_folder, tmp_path_factory):
+    """The same model, dense in float32, with its tokenizer."""
+    from transformers import AutoTokenizer
+
+    folder = tmp_path_factory.mktemp("dequantised") / "model"
+    load(ladder_folder).dequantize().save_pretrained(folder)
+    AutoTokenizer.from_pretrained(ladder_folder).save_pretrained(folder)
     return folder
 
 

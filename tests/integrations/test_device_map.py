@@ -78,6 +78,25 @@ def test_a_map_by_name_puts_packed_layers_on_disk(folder, tmp_path, place, offlo
 
 
 @pytest.mark.parametrize("offload_buffers", [False, True])
+@pytest.mark.parametrize("way", ["cpu_offload", "disk_offload", "dispatch_model"])
+def test_layers_that_accelerate_offloads_by_itself_compute_the_same(
+    folder, tmp_path, way, offload_buffers
+):
+    """Of a model that is loaded already. accelerate writes every kind of part to the disk."""
+    accelerate = pytest.importorskip("accelerate", reason="accelerate is not installed")
+    model, expected = load(folder), logits(load(folder))
+    places = {
+        "cpu_offload": (),
+        "disk_offload": (tmp_path,),
+        "dispatch_model": (all_but(**{"model.layers.0": "disk", DOWN_PROJ: "disk"}), "cpu"),
+    }
+    options = {"offload_dir": tmp_path} if way == "dispatch_model" else {"execution_device": "cpu"}
+    getattr(accelerate, way)(model, *places[way], offload_buffers=offload_buffers, **options)
+    for _ in range(2):  # what came back went away again
+        assert torch.equal(logits(model), expected)
+
+
+@pytest.mark.parametrize("offload_buffers", [False, True])
 def test_offloaded_layers_are_not_made_dense(folder, tmp_path, offload_buffers):
     """accelerate would look for a dense weight in the next call, where there is none."""
     model = load(

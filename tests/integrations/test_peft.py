@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
+import copy
+
 import pytest
 import torch
 from hf_mixtures import experts_of, fresh
-from hf_models import load, logits
+from hf_models import built, load, logits
 
 import ladder
 from ladder.errors import Unsupported
+from ladder.integrations.transformers import dense
 from ladder.nn.parallel import ParallelLinear
 
 peft = pytest.importorskip("peft")
@@ -41,6 +44,30 @@ def test_lora_trains_saves_and_loads_on_packed_weights(ladder_folder, tmp_path):
         assert torch.equal(logits(again), logits(load(ladder_folder)))
     with pytest.raises(Unsupported, match="cannot be merged into a packed weight"):
         again.merge_and_unload()
+
+
+@pytest.mark.parametrize("which", ["all", "lora_only"])
+def test_biases_train_beside_adapters(which, tmp_path):
+    config = peft.LoraConfig(r=4, target_modules=["q_proj", "v_proj"], bias=which)
+    packed = built("Qwen2")
+    models = [packed, dense(copy.deepcopy(packed))]
+    for at, model in enumerate(models):
+        torch.manual_seed(1)
+        models[at] = model = peft.get_peft_model(model, config)
+        trained = [p for p in model.parameters() if p.requires_grad]
+        optimizer = torch.optim.SGD(trained, lr=0.1)
+        x = torch.arange(50, 74)[None]
+        model(x, labels=x).loss.backward()
+        optimizer.step()
+    names = [{n for n, p in each.named_parameters() if p.requires_grad} for each in models]
+    assert names[0] == names[1] and any(name.endswith("bias") for name in names[0])
+    trained, truth = (logits(model) for model in models)
+    # Sums of float32 in another order.
+    assert (trained - truth).abs().max() <= 1e-5 * truth.abs().max()
+    assert not torch.equal(trained, logits(built("Qwen2")))
+    models[0].save_pretrained(tmp_path)
+    again = peft.PeftModel.from_pretrained(built("Qwen2"), tmp_path)
+    assert torch.equal(logits(again), trained)
 
 
 def test_adapters_come_to_layers_whose_codes_kernels_have(ladder_folder):

@@ -5,6 +5,7 @@ import pytest
 import torch
 from drawn import exact_weight
 from torch import nn
+from torch.nn.utils import parametrize, prune
 
 import ladder
 from ladder.errors import InvalidArgument, Unsupported
@@ -217,6 +218,32 @@ def test_gradients_may_be_asked_for_in_batches(shape):
         outer = torch.stack([torch.ones_like(y), 2 * torch.ones_like(y)])
         grads += torch.autograd.grad(y, each.bias, outer, is_grads_batched=True)
     assert torch.equal(*grads)
+
+
+class Twice(nn.Module):
+    def forward(self, bias):
+        return 2 * bias
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda layer: prune.l1_unstructured(layer, "bias", 0.5),
+        lambda layer: parametrize.register_parametrization(layer, "bias", Twice()),
+    ],
+    ids=["pruned", "parametrised"],
+)
+def test_a_bias_may_be_pruned_and_parametrised(change):
+    """It is no parameter of that name then."""
+    results, before = [], linear()[1](numbers(3, K))
+    for layer in linear():
+        change(layer)
+        y = layer(numbers(3, K))
+        y.sum().backward()
+        results.append((y, *(parameter.grad for parameter in layer.parameters())))
+    assert not torch.equal(results[0][0], before)
+    assert torch.equal(results[0][0], results[1][0])
+    assert torch.equal(results[0][1], results[1][-1])  # the dense layer's weight has one, too
 
 
 @pytest.mark.parametrize("make", [lambda: linear()[0], conv], ids=["Linear", "Conv2d"])

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.utils import prune
 
 import ladder
 
@@ -97,6 +98,22 @@ def test_tensors_of_its_shape_and_dtype_can_be_made(layer):
 def test_computing_with_it_is_an_error_that_says_what_to_do(layer, x, use):
     with pytest.raises(ladder.Unsupported, match=r"no elements.*layer\.dequantize\(\)"):
         use(x, layer.weight)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda layer: prune.l1_unstructured(layer, "weight", 0.5),
+        lambda layer: prune.random_structured(layer, "weight", 0.5, dim=0),
+        lambda layer: prune.identity(layer, "weight"),
+    ],
+)
+def test_pruning_is_refused_by_name_and_leaves_the_layer_as_it_was(layer, x, change):
+    before, parameters = layer(x), dict(layer.named_parameters())
+    with pytest.raises(ladder.Unsupported, match=r"weight is packed.*prune the dense layer"):
+        change(layer)
+    assert dict(layer.named_parameters()).keys() == parameters.keys()
+    assert torch.equal(layer(x), before) and not layer._forward_pre_hooks
 
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
