@@ -140,7 +140,8 @@ def repack(
         source={"quant_method": source.method} | source.quantization,
         activation_types={} if weights_only else _activation_types(plans),
     )
-    config = {key: value for key, value in source.config.items() if key != OLD_KEY}
+    dropped = {OLD_KEY, *getattr(source.format, "KEYS", ())}
+    config = {key: value for key, value in source.config.items() if key not in dropped}
     report.shards, report.bytes_after = write_model(
         folder,
         destination,

@@ -13,6 +13,8 @@ from torch import Tensor
 
 from ladder.checkpoints.folder import QUANT_METHOD, StoredConfig
 from ladder.checkpoints.layer import Layer, Stored, refuse_bare_codes, type_of
+from ladder.checkpoints.mlx_config import QUANT_METHOD as MLX
+from ladder.checkpoints.mlx_config import are_settings
 from ladder.checkpoints.mxfp4 import Translation, translate
 from ladder.checkpoints.source import FORMATS, METHODS, TRANSLATED
 from ladder.errors import CheckpointError, InvalidArgument, Unsupported
@@ -391,6 +393,8 @@ def _method_of(config: Mapping[str, Any]) -> str:
     method = config.get("quant_method") or config.get("method")
     if method:
         return known_as(str(method).lower())
+    if are_settings(config):
+        return MLX
     awq = any(key in config for key in ("w_bit", "q_group_size", "zero_point"))
     return "awq" if awq else "gptq" if "bits" in config else ""
 

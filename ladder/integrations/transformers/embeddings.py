@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quantised embeddings of other packages, which are decoded while they are loaded: ladder packs
-linear layers."""
+"""Quantised embeddings and routers of other packages, which are decoded while they are loaded:
+ladder packs linear layers."""
 
 from __future__ import annotations
 
@@ -16,11 +16,15 @@ from ladder.checkpoints.model import renamer
 from ladder.checkpoints.source import FORMATS
 from ladder.errors import CheckpointError
 from ladder.integrations.folders.checkpoint import parts_by_module, submodule
+from ladder.nn.select import is_linear
 
 
 class Decode(ConversionOps):
-    """Makes the weight of embedding ``stored`` of its parts, which ``names`` has by their patterns.
+    """Makes the weight of module ``stored`` of its parts, which ``names`` has by their patterns.
     transformers copies it."""
+
+    #: By such an attribute transformers knows operations that take parts in the files' own dtypes.
+    hf_quantizer = True
 
     def __init__(self, method: str, settings: Any, stored: str, names: Mapping[str, str]) -> None:
         self.method, self.settings, self.stored, self.names = method, settings, stored, names
@@ -42,6 +46,15 @@ class Decode(ConversionOps):
         return {full_layer_name: weight.dequantize().to(dtype).to(device)}
 
 
+def _is_decoded(module: nn.Module | None) -> bool:
+    """Whether a module has a weight [N, K], as embeddings and routers have, and is no linear layer
+    that could be packed."""
+    weight = getattr(module, "weight", None)
+    if not isinstance(weight, nn.Parameter) or weight.dim() != 2 or module is None:
+        return False
+    return isinstance(module, nn.Embedding) or not is_linear(module)
+
+
 def is_decoder(conversion: Any) -> bool:
     """Whether a conversion is one of :func:`take_embeddings`."""
     return any(isinstance(each, Decode) for each in getattr(conversion, "operations", ()))
@@ -50,10 +63,11 @@ def is_decoder(conversion: Any) -> bool:
 def take_embeddings(
     model: Any, headers: dict[str, Stored], method: str, settings: Any
 ) -> tuple[dict[str, Stored], list[WeightConverter]]:
-    """The headers of all but quantised embeddings, and what decodes these while they are loaded.
+    """The headers of all but quantised modules that are no linear layers, and what decodes these
+    while they are loaded.
 
     Raises:
-        CheckpointError: an embedding has another shape than the model's; as ``measure`` of the
+        CheckpointError: such a module has another shape than the model's; as ``measure`` of the
             format.
     """
     format = FORMATS[method]
@@ -63,7 +77,7 @@ def take_embeddings(
     kept, converters = dict(headers), []
     for name, parts in parts_by_module(headers, format.PARTS).items():
         module = submodule(model, rename(f"{name}.weight").removesuffix(".weight"))
-        if not isinstance(module, nn.Embedding) or format.codes_part(parts) is None:
+        if not _is_decoded(module) or format.codes_part(parts) is None:
             continue
         config = settings.for_module(name)
         layer = format.measure(parts, config, name)

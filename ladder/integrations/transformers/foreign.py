@@ -9,6 +9,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from ladder.checkpoints import mlx_config
 from ladder.checkpoints.activation_schemes import recorded, say_of_experts, say_without_scale
 from ladder.checkpoints.folder import StoredConfig
 from ladder.checkpoints.layer import Layer
@@ -17,6 +18,7 @@ from ladder.checkpoints.source import FORMATS, METHODS, TRANSLATED
 from ladder.errors import CheckpointError, InvalidArgument, Unsupported
 from ladder.integrations.folders.checkpoint import find_modules, read_headers, settings_of
 from ladder.integrations.folders.loading import ForeignLinear, buffer_name
+from ladder.integrations.transformers import unnamed
 from ladder.integrations.transformers.embeddings import is_decoder, take_embeddings
 from ladder.integrations.transformers.quantizer import Quantizer
 from ladder.integrations.transformers.single_experts import open_experts
@@ -45,6 +47,7 @@ class ForeignHfQuantizer(Quantizer):
                 "for pickled ones run `ladder repack` first"
             )
         format = FORMATS[self.method]
+        getattr(format, "check_headers", lambda headers: None)(headers)
         settings = settings_of(format, self.quantization_config.ladder_source, files)
         headers, self._decoders = take_embeddings(model, headers, self.method, settings)
         self._names = names = {}
@@ -87,6 +90,8 @@ class ForeignHfQuantizer(Quantizer):
         model._weight_conversions = [
             each for each in model._weight_conversions if not is_decoder(each)
         ]
+        for key in getattr(FORMATS[self.method], "KEYS", ()):
+            vars(model.config).pop(key, None)  # of no truth of a ladder model, which may be saved
         return super()._process_model_after_weight_loading(model, **kwargs)
 
     def get_weight_conversions(self) -> list[Any]:
@@ -222,6 +227,8 @@ def enable(*methods: str) -> _Enabled:
             fields = {"method": method, "ladder_replaces": quantizers.get(key)}
             quantizers[key] = type(name, (kind,), fields)
             configs[key] = _config_class(configs.get(key), _keys(method)[-1])
+        if method == mlx_config.QUANT_METHOD:
+            unnamed.enable(mappings())
         changed.append(method)
     return _Enabled(tuple(changed))
 
@@ -229,6 +236,8 @@ def enable(*methods: str) -> _Enabled:
 def disable(*methods: str) -> None:
     """Give these folders back to transformers. Arguments and errors as :func:`enable`."""
     auto = mappings()
+    if mlx_config.QUANT_METHOD in _known(methods):
+        unnamed.disable(auto)
     for key in (key for method in _known(methods) for key in _keys(method)):
         for mapping in (auto.AUTO_QUANTIZER_MAPPING, auto.AUTO_QUANTIZATION_CONFIG_MAPPING):
             before = getattr(mapping.get(key), "ladder_replaces", mapping.get(key))
