@@ -24,6 +24,7 @@ pure:
     is_decoded(module)                 which modules are, by name, where it is not embeddings alone
     opened(shards)                     the files, as tensors of layers, where they have others
     check_headers(headers)             refuses what transformers cannot load of files as they are
+    check_source(source, layers)       refuses a folder that is of no model of transformers
     KEYS                               keys of config.json that a ladder folder must not have
     settings.with_metadata(metadata)   the same Config, of formats that say in the metadata of files
                                        what tensors are

@@ -11,8 +11,8 @@
     others   weight[n, k] = code * scale
 
 Codes of b bits follow each other along K from the lowest bit up, across words: the bits of a row
-are those of a canonical row. The zeros are the biases with their sign changed; biases that all are
--2**(b-1) scales of 16 bits are left out (folders made of symmetric codes).
+are those of a canonical row. The zeros are the biases with their sign changed, also where they all
+are midpoints: of some experts of a layer they are by chance, and all need one type.
 
 Values are MLX's in float32, bit by bit. MLX computes in the dtype of the scales, in which it rounds
 the product and the sum. Embeddings and routers, which are no linear layers, are decoded to that
@@ -47,6 +47,7 @@ from ladder.checkpoints.layer import (
 from ladder.checkpoints.mlx_config import KEY, MODES, Config, Module
 from ladder.checkpoints.mlx_files import check_layouts
 from ladder.checkpoints.mlx_files import with_experts as opened
+from ladder.checkpoints.mlx_model import check_source
 
 PARTS = ("scales", "weight", "biases")
 #: Keys of config.json, beside quantization_config, that say how MLX quantised.
@@ -94,8 +95,7 @@ def measure(parts: Mapping[str, Stored], config: Module, name: str, k: int | Non
     require(parts, name, ("weight", "scales", "biases") if affine else ("weight", "scales"))
     if not affine and "biases" in parts:
         fail(f"{name}.biases", " is there, and mode ", config.mode, " has none")
-    dtype, codes = parts["weight"]
-    scales = parts["scales"].shape
+    codes, (dtype, scales) = parts["weight"].shape, parts["scales"]
     for part, shape in (("weight", codes), ("scales", scales)):
         if len(shape) != 2 or 0 in shape:
             fail(f"{name}.{part}", " has shape ", list(shape), ", not two dimensions above zero")
@@ -108,8 +108,8 @@ def measure(parts: Mapping[str, Stored], config: Module, name: str, k: int | Non
     expect(parts, name, "weight", torch.uint32, codes)
     expect(parts, name, "scales", SCALE_NAMES if affine else torch.uint8, (n, groups))
     if affine:
-        expect(parts, name, "biases", parts["scales"].dtype, (n, groups))
-    decoded = parts["scales"].dtype if affine else torch.bfloat16
+        expect(parts, name, "biases", dtype, (n, groups))
+    decoded = dtype if affine and isinstance(dtype, torch.dtype) else torch.bfloat16
     measured = _Measured(config.bits, config.group_size, config.mode, decoded)
     return Layer(name, n, k, config.bits, config.group_size, groups,
                  group_block(config.group_size, k), measured, mode.element, mode.scale)  # fmt: skip
@@ -139,16 +139,7 @@ def side(tensors: Mapping[str, Tensor], layer: Layer) -> Side:
     for part, tensor in small.items():
         values = tensor if layer.scale is None else tensor.view(BYTES[layer.scale][-1]).float()
         check_scales(values, f"{layer.name}.{part}")
-    if "biases" in small and _is_symmetric(small["scales"], small["biases"], layer):
-        del small["biases"]
     return side_of(dict(canonical(part, tensor, layer) for part, tensor in small.items()), layer)
-
-
-def _is_symmetric(scales: Tensor, biases: Tensor, layer: Layer) -> bool:
-    """Whether the zeros all are the midpoint, without any other rounding: products of codes and
-    scales of 16 bits are exact in float32."""
-    exact = scales.itemsize == 2
-    return exact and torch.equal(biases.float(), scales.float() * -layer.midpoint)
 
 
 def words(qweight: Tensor, layer: Layer, rows: slice) -> Tensor:
@@ -157,6 +148,6 @@ def words(qweight: Tensor, layer: Layer, rows: slice) -> Tensor:
 
 
 __all__ = [
-    "KEYS", "NOT_SERVED", "PARTS", "Config", "canonical", "check_headers", "codes_part",
-    "decoded_dtype", "is_decoded", "measure", "opened", "side", "words",
+    "KEYS", "NOT_SERVED", "PARTS", "Config", "canonical", "check_headers", "check_source",
+    "codes_part", "decoded_dtype", "is_decoded", "measure", "opened", "side", "words",
 ]  # fmt: skip

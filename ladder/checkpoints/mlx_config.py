@@ -135,7 +135,10 @@ def _module(fields: Mapping[str, Any], where: str) -> Module:
     mode = MODES[name]
     bits = config_int(fields, ("bits",), mode.bits[0])
     group_size = config_int(fields, ("group_size",), mode.group_sizes[0])
-    for key, value, known in (("bits", bits, mode.bits), ("group_size", group_size, mode.group_sizes)):
+    for key, value, known in (
+        ("bits", bits, mode.bits),
+        ("group_size", group_size, mode.group_sizes),
+    ):
         if value not in known:
             has = ", ".join(map(str, sorted(known)))
             fail(f"{KEY}.{where}{key}", " is ", value, f", and mode {name} has ", has)

@@ -74,14 +74,17 @@ def check_layouts(headers: Mapping[str, Stored], *, stacks: bool) -> None:
         if part != "weight" or len(shape) < 3:
             continue
         if _experts_of(module) is None:
-            what = "a stack" if dtype == torch.uint32 else "a convolution, channels last, or a stack"
+            what = (
+                "a stack" if dtype == torch.uint32 else "a convolution, channels last, or a stack"
+            )
             raise Unsupported(
-                f"{name} has shape {list(shape)}, {what} as MLX has it: ladder reads linear layers, "
-                "and stacks of experts called <block>.switch_mlp.<gate, up or down>_proj"
+                f"{name} has shape {list(shape)}, {what} as MLX has it: ladder reads linear "
+                "layers, and stacks of experts called <block>.switch_mlp.<gate, up or down>_proj"
             )
         if not stacks:
             raise Unsupported(
-                f"{module} is a stack of {shape[0]} experts as MLX has it: run `ladder repack` first"
+                f"{module} is a stack of {shape[0]} experts as MLX has it: run `ladder repack` "
+                "first"
             )
 
 

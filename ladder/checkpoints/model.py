@@ -77,6 +77,28 @@ def renamer(model: Any) -> tuple[Callable[[str], str], bool]:
     return rename, len(renamings) == len(mapping)
 
 
+def placer(model: Any) -> Callable[[str], tuple[str, str | None]]:
+    """The parameter of ``model``, one of transformers, that a tensor of its files goes to, and the
+    pattern of the conversion that makes it of several; None where it is that tensor."""
+    from transformers.conversion_mapping import get_model_conversion_mapping
+    from transformers.core_model_loading import (
+        WeightConverter,
+        WeightRenaming,
+        rename_source_key,
+    )
+
+    mapping = get_model_conversion_mapping(model)
+    renamings = [entry for entry in mapping if isinstance(entry, WeightRenaming)]
+    converters = [entry for entry in mapping if isinstance(entry, WeightConverter)]
+    state, prefix = model.state_dict(), model.base_model_prefix
+
+    def place(name: str) -> tuple[str, str | None]:
+        made: tuple[str, str | None] = rename_source_key(name, renamings, converters, prefix, state)
+        return made
+
+    return place
+
+
 def _conversions_of_new(model: Any) -> list[Any]:
     """Those that ``save_pretrained`` undoes in a model that was not loaded."""
     from transformers.conversion_mapping import get_model_conversion_mapping

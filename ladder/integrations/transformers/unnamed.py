@@ -24,7 +24,7 @@ def enable(auto: Any) -> None:
             fields["quant_method"] = QUANT_METHOD
         return asked(fields)
 
-    supports_quant_method.ladder_replaces = asked  # type: ignore[attr-defined]
+    supports_quant_method.ladder_replaces = asked
     kind.supports_quant_method = staticmethod(supports_quant_method)
 
 
