@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What config.json of a folder of MLX says: no quant_method, but ``quantization``, and since
-mlx-lm 0.18 the same as ``quantization_config``.
+"""What config.json of a folder of MLX says: no quant_method, but ``quantization``, and of
+newer versions of mlx-lm the same as ``quantization_config``.
 
     {"group_size": 64, "bits": 4, "mode": "affine",
      "model.layers.0.mlp.down_proj": {"group_size": 32, "bits": 6},
@@ -26,6 +26,7 @@ QUANT_METHOD = "mlx"
 #: The key of config.json beside quantization_config.
 KEY = "quantization"
 _OWN = ("group_size", "bits", "mode")
+_KNOWN = (*_OWN, "quant_method")  #: vLLM adds an empty one
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ class Config:
         usual = _module({key: fields.get(key) for key in _OWN}, "")
         modules: dict[str, Module | None] = {}
         for name, given in fields.items():
-            if name in (*_OWN, "quant_method"):
+            if name in _KNOWN:
                 continue
             if isinstance(given, Mapping):
                 modules[name] = _module(given, f"{name}.")
@@ -112,7 +113,7 @@ def are_settings(fields: Any) -> bool:
     if not isinstance(fields, Mapping) or _is_anothers(fields):
         return False
     return {"group_size", "bits"} <= fields.keys() and all(
-        key in _OWN
+        key in _KNOWN
         or isinstance(value, Mapping)
         or (type(value) is bool and ("mode" in fields or "." in key))
         for key, value in fields.items()

@@ -317,6 +317,7 @@ def test_tensors_of_another_model_are_refused(change, why, tmp_path, left_nothin
 
 
 def test_engines_are_told_to_repack():
-    for settings in (MLX, MLX | {"quant_method": "mlx"}, {"group_size": 64, "bits": 4}):
+    named = (MLX | {"quant_method": method} for method in ("mlx", ""))
+    for settings in (MLX, {"group_size": 64, "bits": 4}, *named):
         with pytest.raises(Unsupported, match="mlx, .*: run `ladder repack` first"):
             Folder(settings)
