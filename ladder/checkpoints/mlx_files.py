@@ -70,7 +70,7 @@ def check_layouts(headers: Mapping[str, Stored], *, stacks: bool) -> None:
     for name, (dtype, shape) in headers.items():
         module, _, part = name.rpartition(".")
         if part == "global_scale":
-            raise Unsupported(f"{name} is there, a scale beside those of groups: ladder has none")
+            raise Unsupported(f"{name} is there: ladder reads scales of MLX's groups alone")
         if part != "weight" or len(shape) < 3:
             continue
         if _experts_of(module) is None:
@@ -111,8 +111,9 @@ def with_experts(shards: ShardSet) -> ShardSet:
     home: dict[str, int] = {}
     for index, shard in enumerate(opened):
         for name in shard.entries:
-            if home.setdefault(name, index) != index or name in entries.keys() & shard.split:
+            if name in home or (name in entries and name in shard.split):
                 fail(name, " is there beside ", stack_of(name.rpartition(".")[0]))
+            home[name] = index
     return ShardSet([*opened], home, shards.files)
 
 

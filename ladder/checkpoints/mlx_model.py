@@ -11,11 +11,12 @@ from typing import Any
 from ladder.checkpoints.layer import Layer
 from ladder.checkpoints.model import meta_model, placer
 from ladder.errors import CheckpointError, Unsupported
+from ladder.nn.select import is_linear
 
 
 def check_source(source: Any, layers: Mapping[str, Layer]) -> None:
-    """Raise Unsupported for the first tensor that has no place in the model, or another shape, and
-    for one of the model that no file has. Where transformers is not installed, or knows no such
+    """Raise Unsupported for the first tensor that has no place in the model, or another shape, for
+    a packed one of no linear layer, and for one of the model that no file has. Where transformers is not installed, or knows no such
     model, nothing is known: whoever loads the folder is told.
 
     Args:
@@ -38,17 +39,24 @@ def check_source(source: Any, layers: Mapping[str, Layer]) -> None:
                 "weights of such models"
             )
         filled.add(target)
-        if pattern is None:
-            _check_shape(f"{name}.weight", (layer.n, layer.k), tuple(state[target].shape), kind)
+        if pattern is not None:
+            continue
+        _check_shape(f"{name}.weight", (layer.n, layer.k), tuple(state[target].shape), kind)
+        module = model.get_submodule(target.removesuffix(".weight"))
+        if name in source.modules and not is_linear(module):
+            raise Unsupported(
+                f"{name} is quantised, and a {type(module).__name__} in {kind} of transformers: "
+                "ladder packs linear layers"
+            )
     for name in source.others:
         target, pattern = place(name)
         filled.add(target)
         if pattern is None and target in state:
             shape = source.shards.entry(name).shape
             _check_shape(name, shape, tuple(state[target].shape), kind)
-    tied = getattr(model, "all_tied_weights_keys", {})
+    filled |= set(getattr(model, "all_tied_weights_keys", {}))
     for name in state:
-        if name not in {*filled, *tied} and not _is_ignored(model, "missing", name):
+        if name not in filled and not _is_ignored(model, "missing", name):
             raise Unsupported(f"{name} of {kind} is in no file: mlx-lm leaves it out")
 
 

@@ -11,9 +11,10 @@ import torch
 from mlx_oracle import FIXTURES, MLX, decode, fixture_layers, mlx, write_mlx
 from safetensors.torch import load_file, save_file
 
-from ladder.checkpoints import open_folder, repack
+from ladder.checkpoints import FORMATS, open_folder, repack
 from ladder.checkpoints.convert import convert
 from ladder.checkpoints.info import describe
+from ladder.checkpoints.layer import is_embedding
 from ladder.checkpoints.mlx_config import MODES, Config, are_settings
 from ladder.errors import CheckpointError, Unsupported
 from ladder.integrations.serving.stored import Folder
@@ -272,7 +273,7 @@ def test_an_expert_beside_its_stack_is_named(tmp_path, left_nothing):
     ("self_attn.embed_q.weight", stacked(2, 8, 64)[1]["weight"], "a stack as MLX has it"),
     ("mlp.experts.up_proj.weight", stacked(2, 8, 64)[1]["weight"], "a stack as MLX has it"),
     ("mlp.switch_mlp.fc1.weight", stacked(2, 8, 64)[1]["weight"], "a stack as MLX has it"),
-    ("mlp.switch_mlp.up_proj.global_scale", torch.ones(2), "a scale beside those of groups"),
+    ("mlp.switch_mlp.up_proj.global_scale", torch.ones(2), "is there: ladder reads scales of MLX"),
 ])  # fmt: skip
 def test_layouts_that_are_mlxs_alone_are_refused(name, tensor, why, tmp_path, left_nothing):
     source = folder_of(tmp_path / "a", mlx(8, 64).tensors, **{name: tensor})
@@ -314,6 +315,13 @@ def test_tensors_of_another_model_are_refused(change, why, tmp_path, left_nothin
     source = change_llama(tmp_path / "a", change)
     with pytest.raises(Unsupported, match=why):
         repack(source, left_nothing)
+
+
+def test_packed_weights_of_no_linear_layer_are_refused(monkeypatch, left_nothing):
+    """As a router would be of a name that ladder does not know for one."""
+    monkeypatch.setattr(FORMATS["mlx"], "is_decoded", is_embedding)
+    with pytest.raises(Unsupported, match="mlp.gate is quantised, and a Qwen3MoeTopKRouter in"):
+        repack(FIXTURES / "qwen3_moe", left_nothing)
 
 
 def test_engines_are_told_to_repack():
