@@ -23,6 +23,7 @@ pure:
                                        embeddings are decoded to them
     is_decoded(module)                 which modules are, by name, where it is not embeddings alone
     opened(shards)                     the files, as tensors of layers, where they have others
+    experts_of(name, stored)           tensors of experts of which a tensor of the files is made
     check_headers(headers)             refuses what transformers cannot load of files as they are
     check_source(source, layers)       refuses a folder that is of no model of transformers
     KEYS                               keys of config.json that a ladder folder must not have

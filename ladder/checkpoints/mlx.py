@@ -45,7 +45,7 @@ from ladder.checkpoints.layer import (
     side_of,
 )
 from ladder.checkpoints.mlx_config import KEY, MODES, Config, Module
-from ladder.checkpoints.mlx_files import check_layouts
+from ladder.checkpoints.mlx_files import check_headers, experts_of
 from ladder.checkpoints.mlx_files import with_experts as opened
 from ladder.checkpoints.mlx_model import check_source
 
@@ -63,11 +63,6 @@ class _Measured(Module):
     """The settings of a module of which the scales are known."""
 
     dtype: torch.dtype  #: to which the module is decoded
-
-
-def check_headers(headers: Mapping[str, Stored]) -> None:
-    """Raise Unsupported where the files cannot be loaded as they are."""
-    check_layouts(headers, stacks=False)
 
 
 def is_decoded(module: str) -> bool:
@@ -149,5 +144,5 @@ def words(qweight: Tensor, layer: Layer, rows: slice) -> Tensor:
 
 __all__ = [
     "KEYS", "NOT_SERVED", "PARTS", "Config", "canonical", "check_headers", "check_source",
-    "codes_part", "decoded_dtype", "is_decoded", "measure", "opened", "side", "words",
+    "codes_part", "decoded_dtype", "experts_of", "is_decoded", "measure", "opened", "side", "words",
 ]  # fmt: skip

@@ -61,30 +61,26 @@ def stack_of(module: str) -> str:
     return f"{found['block']}.switch_mlp.{name}" if name else ""
 
 
-def check_layouts(headers: Mapping[str, Stored], *, stacks: bool) -> None:
-    """Raise Unsupported for the first tensor that has no place in a model of transformers.
+def experts_of(name: str, stored: Stored | Entry) -> list[str]:
+    """Names of the tensors, one for each expert, that tensor ``name`` is; of no stack none."""
+    module, _, part = name.rpartition(".")
+    if not stored.shape or (found := _experts_of(module)) is None:
+        return []
+    return [f"{found[0]}.{e}.{found[1]}.{part}" for e in range(stored.shape[0])]
 
-    Args:
-        stacks: those of experts are read.
-    """
+
+def check_headers(headers: Mapping[str, Stored]) -> None:
+    """Raise Unsupported for the first tensor that has no place in a model of transformers."""
     for name, (dtype, shape) in headers.items():
         module, _, part = name.rpartition(".")
         if part == "global_scale":
             raise Unsupported(f"{name} is there: ladder reads scales of MLX's groups alone")
-        if part != "weight" or len(shape) < 3:
-            continue
-        if _experts_of(module) is None:
-            what = (
-                "a stack" if dtype == torch.uint32 else "a convolution, channels last, or a stack"
-            )
+        if part == "weight" and len(shape) > 2 and _experts_of(module) is None:
+            packed = dtype == torch.uint32
+            what = "a stack" if packed else "a convolution, channels last, or a stack"
             raise Unsupported(
                 f"{name} has shape {list(shape)}, {what} as MLX has it: ladder reads linear "
                 "layers, and stacks of experts called <block>.switch_mlp.<gate, up or down>_proj"
-            )
-        if not stacks:
-            raise Unsupported(
-                f"{module} is a stack of {shape[0]} experts as MLX has it: run `ladder repack` "
-                "first"
             )
 
 
@@ -94,10 +90,10 @@ def with_experts(shards: ShardSet) -> ShardSet:
     Raises:
         CheckpointError: the parts of a stack are of several numbers of experts, or an expert is
             there twice.
-        Unsupported: as :func:`check_layouts`.
+        Unsupported: as :func:`check_headers`.
     """
     entries = {name: shards.entry(name) for name in shards.home}
-    check_layouts({n: stored_as(e.dtype, e.shape) for n, e in entries.items()}, stacks=True)
+    check_headers({n: stored_as(e.dtype, e.shape) for n, e in entries.items()})
     firsts: dict[str, tuple[str, int]] = {}
     for name, entry in entries.items():
         module = name.rpartition(".")[0]
@@ -125,10 +121,8 @@ class _Shard(SafetensorsShard):
         """Tensors of experts, by their names."""
         parts = {}
         for stack, entry in super().entries.items():
-            module, _, part = stack.rpartition(".")
-            if entry.shape and (of := _experts_of(module)) is not None:
-                for expert in range(entry.shape[0]):
-                    parts[f"{of[0]}.{expert}.{of[1]}.{part}"] = _Part(stack, expert)
+            for expert, name in enumerate(experts_of(stack, entry)):
+                parts[name] = _Part(stack, expert)
         return parts
 
     @cached_property

@@ -16,8 +16,8 @@ from ladder.nn.select import is_linear
 
 def check_source(source: Any, layers: Mapping[str, Layer]) -> None:
     """Raise Unsupported for the first tensor that has no place in the model, or another shape, for
-    a packed one of no linear layer, and for one of the model that no file has. Where transformers is not installed, or knows no such
-    model, nothing is known: whoever loads the folder is told.
+    a packed one of no linear layer, and for one of the model that no file has. Where transformers
+    is not installed, or knows no such model, nothing is known: whoever loads the folder is told.
 
     Args:
         source: a :class:`ladder.checkpoints.source.Source`.

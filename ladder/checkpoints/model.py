@@ -77,6 +77,21 @@ def renamer(model: Any) -> tuple[Callable[[str], str], bool]:
     return rename, len(renamings) == len(mapping)
 
 
+def after_renamings(model: Any) -> Callable[[str], str]:
+    """What transformers calls a tensor of the files of ``model`` when its converters see it."""
+    from transformers.conversion_mapping import get_model_conversion_mapping
+    from transformers.core_model_loading import WeightRenaming, rename_source_key
+
+    mapping = get_model_conversion_mapping(model)
+    renamings = [entry for entry in mapping if isinstance(entry, WeightRenaming)]
+
+    def rename(name: str) -> str:
+        renamed: str = rename_source_key(name, renamings, [])[0]
+        return renamed
+
+    return rename
+
+
 def placer(model: Any) -> Callable[[str], tuple[str, str | None]]:
     """The parameter of ``model``, one of transformers, that a tensor of its files goes to, and the
     pattern of the conversion that makes it of several; None where it is that tensor."""

@@ -79,19 +79,21 @@ def test_a_repacked_model_is_the_dense_one_of_its_values(source, tmp_path):
     check_equal(model, dense_model(source))
 
 
-def test_a_folder_is_loaded_as_it_is_and_saved_as_it_is_repacked(tmp_path):
+@pytest.mark.parametrize("source", [LLAMA, MOE], ids=lambda folder: folder.name)
+def test_a_folder_is_loaded_as_it_is_and_saved(source, tmp_path):
     with enable("mlx"):
-        model = load(LLAMA)
+        model = load(source)
     outputs = logits(model)
     model.save_pretrained(tmp_path / "saved")
-    repack(LLAMA, tmp_path / "repacked")
+    repack(source, tmp_path / "repacked")
     made = [json.loads((tmp_path / name / "config.json").read_text())
             for name in ("saved", "repacked")]  # fmt: skip
-    assert made[0]["quantization_config"] == made[1]["quantization_config"]
+    if source == LLAMA:  # a saved model has stacks of experts
+        assert made[0]["quantization_config"] == made[1]["quantization_config"]
     for name, config in zip(("saved", "repacked"), made, strict=True):
         assert torch.equal(logits(load(tmp_path / name)), outputs)
         assert "quantization" not in config
-    check_equal(model, dense_model(LLAMA))
+    check_equal(model, dense_model(source))
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -120,9 +122,19 @@ def test_a_router_that_is_no_linear_layer_is_decoded_while_it_is_loaded(tmp_path
     check_equal(model, dense_model(MOE))
 
 
-def test_stacks_of_experts_are_to_be_repacked():
-    with enable("mlx"), pytest.raises(Unsupported, match="a stack of 4 experts .*`ladder repack`"):
-        load(MOE)
+@pytest.mark.parametrize("experts", [3, 5])
+def test_stacks_of_another_number_of_experts_are_refused(experts, tmp_path):
+    folder = shutil.copytree(MOE, tmp_path / "moe")
+    edit_config(folder, num_experts=experts)
+    with enable("mlx"), pytest.raises(CheckpointError, match=rf"not \[{experts}, 64\] as the model"):
+        load(folder)
+
+
+def test_layouts_that_are_mlxs_alone_are_refused(tmp_path):
+    folder = shutil.copytree(LLAMA, tmp_path / "a")
+    edit_tensors(folder, lambda tensors: tensors.update({"conv.weight": torch.ones(4, 3, 1)}))
+    with enable("mlx"), pytest.raises(Unsupported, match="conv.weight has shape .*channels last"):
+        load(folder)
 
 
 def test_a_lost_part_is_named(tmp_path):

@@ -6,13 +6,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 from torch import Tensor, nn
 from transformers.core_model_loading import ConversionOps, WeightConverter
 
 from ladder.checkpoints.layer import Stored, assemble, stored
-from ladder.checkpoints.model import renamer
+from ladder.checkpoints.model import after_renamings, renamer
 from ladder.checkpoints.source import FORMATS
 from ladder.errors import CheckpointError
 from ladder.integrations.folders.checkpoint import parts_by_module, submodule
@@ -46,25 +46,17 @@ class Decode(ConversionOps):
         return {full_layer_name: weight.dequantize().to(dtype).to(device)}
 
 
-def _is_decoded(module: nn.Module | None) -> bool:
-    """Whether a module has a weight [N, K], as embeddings and routers have, and is no linear layer
-    that could be packed."""
+def _has_weight(module: nn.Module | None) -> TypeGuard[nn.Module]:
+    """Whether a module has a weight [N, K], as embeddings, routers and linear layers have."""
     weight = getattr(module, "weight", None)
-    if not isinstance(weight, nn.Parameter) or weight.dim() != 2 or module is None:
-        return False
-    return isinstance(module, nn.Embedding) or not is_linear(module)
-
-
-def is_decoder(conversion: Any) -> bool:
-    """Whether a conversion is one of :func:`take_embeddings`."""
-    return any(isinstance(each, Decode) for each in getattr(conversion, "operations", ()))
+    return isinstance(weight, nn.Parameter) and weight.dim() == 2
 
 
 def take_embeddings(
     model: Any, headers: dict[str, Stored], method: str, settings: Any
 ) -> tuple[dict[str, Stored], list[WeightConverter]]:
-    """The headers of all but quantised modules that are no linear layers, and what decodes these
-    while they are loaded.
+    """The headers of all but quantised modules that are no linear layers, or that the format has
+    decoded by their names, and what decodes these while they are loaded.
 
     Raises:
         CheckpointError: such a module has another shape than the model's; as ``measure`` of the
@@ -73,11 +65,14 @@ def take_embeddings(
     format = FORMATS[method]
     if not hasattr(format, "decoded_dtype"):
         return headers, []
-    rename, _ = renamer(model)
+    named = getattr(format, "is_decoded", lambda name: False)
+    (rename, _), renamed = renamer(model), after_renamings(model)
     kept, converters = dict(headers), []
     for name, parts in parts_by_module(headers, format.PARTS).items():
         module = submodule(model, rename(f"{name}.weight").removesuffix(".weight"))
-        if not _is_decoded(module) or format.codes_part(parts) is None:
+        if not _has_weight(module) or format.codes_part(parts) is None:
+            continue
+        if is_linear(module) and not named(name):
             continue
         config = settings.for_module(name)
         layer = format.measure(parts, config, name)
@@ -86,12 +81,9 @@ def take_embeddings(
                 f"{name} holds a weight of {[layer.n, layer.k]}, not {list(module.weight.shape)} "
                 "as the model has"
             )
-        names = {rf"{re.escape(name)}\.{part}": part for part in parts}
-        converters.append(
-            WeightConverter(
-                [*names], f"{name}.weight", operations=[Decode(method, config, name, names)]
-            )
-        )
+        names = {re.escape(renamed(f"{name}.{part}")): part for part in parts}
+        made = Decode(method, config, name, names)
+        converters.append(WeightConverter([*names], renamed(f"{name}.weight"), operations=[made]))
         for part in parts:
             del kept[f"{name}.{part}"]
     return kept, converters

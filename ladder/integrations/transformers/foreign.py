@@ -19,9 +19,10 @@ from ladder.errors import CheckpointError, InvalidArgument, Unsupported
 from ladder.integrations.folders.checkpoint import find_modules, read_headers, settings_of
 from ladder.integrations.folders.loading import ForeignLinear, buffer_name
 from ladder.integrations.transformers import unnamed
-from ladder.integrations.transformers.embeddings import is_decoder, take_embeddings
+from ladder.integrations.transformers.embeddings import Decode, take_embeddings
 from ladder.integrations.transformers.quantizer import Quantizer
 from ladder.integrations.transformers.single_experts import open_experts
+from ladder.integrations.transformers.stacks import TakeApart, take_stacks
 from ladder.integrations.transformers.translated import TranslatedHfQuantizer
 from ladder.nn.dense_experts import STACKS
 from ladder.nn.linear import Linear
@@ -37,7 +38,7 @@ class ForeignHfQuantizer(Quantizer):
 
     requires_calibration = True  # what these formats need to quantise, ladder does not do
     method: str
-    _decoders: Sequence[Any] = ()
+    _made: Sequence[Any] = ()  #: conversions of tensors that become others
 
     def _prepare(self, model: Any, files: Any) -> None:
         headers = read_headers(files)
@@ -49,7 +50,9 @@ class ForeignHfQuantizer(Quantizer):
         format = FORMATS[self.method]
         getattr(format, "check_headers", lambda headers: None)(headers)
         settings = settings_of(format, self.quantization_config.ladder_source, files)
-        headers, self._decoders = take_embeddings(model, headers, self.method, settings)
+        headers, stacks = take_stacks(model, headers, self.method)
+        headers, decoders = take_embeddings(model, headers, self.method, settings)
+        self._made = [*stacks, *decoders]
         self._names = names = {}
         self._layers: dict[str, Layer] = {}
         cut = self._plan is not None
@@ -82,13 +85,13 @@ class ForeignHfQuantizer(Quantizer):
             )
 
     def update_weight_conversions(self, weight_conversions: list[Any], *model: Any) -> Any:
-        made = [*self._decoders, *weight_conversions]
-        return super().update_weight_conversions(made, *model)
+        every = [*self._made, *weight_conversions]
+        return super().update_weight_conversions(every, *model)
 
     def _process_model_after_weight_loading(self, model: Any, **kwargs: Any) -> Any:
         # transformers would undo them where the model is saved.
         model._weight_conversions = [
-            each for each in model._weight_conversions if not is_decoder(each)
+            each for each in model._weight_conversions if not _is_made(each)
         ]
         for key in getattr(FORMATS[self.method], "KEYS", ()):
             vars(model.config).pop(key, None)  # of no truth of a ladder model, which may be saved
@@ -145,6 +148,12 @@ class ForeignHfQuantizer(Quantizer):
                 module.weight_type, act_order=module.g_idx is not None
             )
         ])  # fmt: skip
+
+
+def _is_made(conversion: Any) -> bool:
+    """Whether a conversion is one of :func:`take_embeddings` or :func:`take_stacks`."""
+    operations = getattr(conversion, "operations", ())
+    return any(isinstance(each, Decode | TakeApart) for each in operations)
 
 
 def _config_class(base: type | None, method: str) -> type:
