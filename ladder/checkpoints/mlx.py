@@ -47,7 +47,7 @@ from ladder.checkpoints.layer import (
 from ladder.checkpoints.mlx_config import KEY, MODES, Config, Module
 from ladder.checkpoints.mlx_files import check_headers, experts_of
 from ladder.checkpoints.mlx_files import with_experts as opened
-from ladder.checkpoints.mlx_model import check_source
+from ladder.checkpoints.mlx_model import check_source, check_whole
 
 PARTS = ("scales", "weight", "biases")
 #: Keys of config.json, beside quantization_config, that say how MLX quantised.
@@ -144,5 +144,6 @@ def words(qweight: Tensor, layer: Layer, rows: slice) -> Tensor:
 
 __all__ = [
     "KEYS", "NOT_SERVED", "PARTS", "Config", "canonical", "check_headers", "check_source",
-    "codes_part", "decoded_dtype", "experts_of", "is_decoded", "measure", "opened", "side", "words",
+    "check_whole", "codes_part", "decoded_dtype", "experts_of", "is_decoded", "measure", "opened",
+    "side", "words",
 ]  # fmt: skip

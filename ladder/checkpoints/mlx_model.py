@@ -5,7 +5,7 @@ config.json. mlx-lm renames, cuts, turns and leaves out tensors of some models."
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ladder.checkpoints.layer import Layer
@@ -28,7 +28,6 @@ def check_source(source: Any, layers: Mapping[str, Layer]) -> None:
     except (CheckpointError, Unsupported):
         return
     place, state, kind = placer(model), model.state_dict(), type(model).__name__
-    filled = set()
     for name, layer in layers.items():
         target, pattern = place(f"{name}.weight")
         if target not in state:
@@ -38,7 +37,6 @@ def check_source(source: Any, layers: Mapping[str, Layer]) -> None:
                 f"{name} has no place in {kind} of transformers: mlx-lm renames or cuts the "
                 "weights of such models"
             )
-        filled.add(target)
         if pattern is not None:
             continue
         _check_shape(f"{name}.weight", (layer.n, layer.k), tuple(state[target].shape), kind)
@@ -50,14 +48,28 @@ def check_source(source: Any, layers: Mapping[str, Layer]) -> None:
             )
     for name in source.others:
         target, pattern = place(name)
-        filled.add(target)
         if pattern is None and target in state:
             shape = source.shards.entry(name).shape
             _check_shape(name, shape, tuple(state[target].shape), kind)
-    filled |= set(getattr(model, "all_tied_weights_keys", {}))
-    for name in state:
-        if name not in filled and not _is_ignored(model, "missing", name):
-            raise Unsupported(f"{name} of {kind} is in no file: mlx-lm leaves it out")
+    check_whole(model, [*(f"{name}.weight" for name in layers), *source.others])
+
+
+def check_whole(model: Any, names: Iterable[str], below: str = "") -> None:
+    """Raise Unsupported for the first tensor of ``model`` that no tensor of the files, which are
+    called ``names``, goes to.
+
+    Args:
+        below: how names begin of the tensors that must be there; others start anew.
+    """
+    place = placer(model)
+    filled = {place(name)[0] for name in names} | {*getattr(model, "all_tied_weights_keys", {})}
+    for name in model.state_dict():
+        needed = name.startswith(below) and not _is_ignored(model, "missing", name)
+        if needed and name not in filled:
+            raise Unsupported(
+                f"{name} of {type(model).__name__} is in no file: mlx-lm renames it or leaves it "
+                "out"
+            )
 
 
 def _check_shape(name: str, found: tuple[int, ...], wanted: tuple[int, ...], kind: str) -> None:

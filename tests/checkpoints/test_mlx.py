@@ -305,7 +305,7 @@ def rename(tensors):
 
 @pytest.mark.parametrize(("change", "why"), [
     (rename, "model.layers.0.self_attn.wq has no place in LlamaForCausalLM of transformers"),
-    (lambda t: t.pop(NORM), f"{NORM} of LlamaForCausalLM is in no file: mlx-lm leaves it out"),
+    (lambda t: t.pop(NORM), f"{NORM} of LlamaForCausalLM is in no file: mlx-lm renames"),
     (lambda t: t.update({NORM: torch.ones(64, 1)}), rf"{NORM} has shape \[64, 1\], and \[64\] in"),
     (lambda t: t.update({f"{UP}.{p}": t[f"{UP}.{p}"][:32].clone() for p in ("weight", "scales",
                                                                            "biases")}),

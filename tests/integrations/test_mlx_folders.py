@@ -126,7 +126,10 @@ def test_a_router_that_is_no_linear_layer_is_decoded_while_it_is_loaded(tmp_path
 def test_stacks_of_another_number_of_experts_are_refused(experts, tmp_path):
     folder = shutil.copytree(MOE, tmp_path / "moe")
     edit_config(folder, num_experts=experts)
-    with enable("mlx"), pytest.raises(CheckpointError, match=rf"not \[{experts}, 64\] as the model"):
+    with (
+        enable("mlx"),
+        pytest.raises(CheckpointError, match=rf"not \[{experts}, 64\] as the model"),
+    ):
         load(folder)
 
 
@@ -135,6 +138,18 @@ def test_layouts_that_are_mlxs_alone_are_refused(tmp_path):
     edit_tensors(folder, lambda tensors: tensors.update({"conv.weight": torch.ones(4, 3, 1)}))
     with enable("mlx"), pytest.raises(Unsupported, match="conv.weight has shape .*channels last"):
         load(folder)
+
+
+def test_a_tensor_that_mlx_lm_leaves_out_is_named_and_a_new_head_is_not(tmp_path):
+    from transformers import AutoModelForSequenceClassification
+
+    folder, norm = shutil.copytree(LLAMA, tmp_path / "a"), "model.norm.weight"
+    with enable("mlx"):
+        model = AutoModelForSequenceClassification.from_pretrained(folder, dtype=torch.float32)
+        assert type(model.score) is torch.nn.Linear
+        edit_tensors(folder, lambda tensors: tensors.pop(norm))
+        with pytest.raises(Unsupported, match=f"{norm} of LlamaForCausalLM is in no file"):
+            load(folder)
 
 
 def test_a_lost_part_is_named(tmp_path):

@@ -51,6 +51,9 @@ class ForeignHfQuantizer(Quantizer):
         getattr(format, "check_headers", lambda headers: None)(headers)
         settings = settings_of(format, self.quantization_config.ladder_source, files)
         headers, stacks = take_stacks(model, headers, self.method)
+        if hasattr(format, "check_whole"):
+            whole = model.base_model is model
+            format.check_whole(model, headers, "" if whole else f"{model.base_model_prefix}.")
         headers, decoders = take_embeddings(model, headers, self.method, settings)
         self._made = [*stacks, *decoders]
         self._names = names = {}
