@@ -133,6 +133,15 @@ def test_stacks_of_another_number_of_experts_are_refused(experts, tmp_path):
         load(folder)
 
 
+def test_an_embedding_that_the_settings_leave_dense_is_named(tmp_path):
+    folder = shutil.copytree(LLAMA, tmp_path / "a")
+    settings = json.loads((folder / "config.json").read_text())["quantization"]
+    settings["model.embed_tokens"] = False
+    edit_config(folder, quantization=settings, quantization_config=settings)
+    with enable("mlx"), pytest.raises(CheckpointError, match="leaves model.embed_tokens unquant"):
+        load(folder)
+
+
 def test_layouts_that_are_mlxs_alone_are_refused(tmp_path):
     folder = shutil.copytree(LLAMA, tmp_path / "a")
     edit_tensors(folder, lambda tensors: tensors.update({"conv.weight": torch.ones(4, 3, 1)}))

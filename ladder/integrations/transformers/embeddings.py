@@ -75,6 +75,10 @@ def take_embeddings(
         if is_linear(module) and not named(name):
             continue
         config = settings.for_module(name)
+        if config is None:
+            raise CheckpointError(
+                f"{name} is quantised, but quantization_config leaves {name} unquantised"
+            )
         layer = format.measure(parts, config, name)
         if (layer.n, layer.k) != tuple(module.weight.shape):
             raise CheckpointError(
