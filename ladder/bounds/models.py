@@ -122,13 +122,22 @@ def read_model(folder: Path, *, weight: str | None = None) -> Model:
     return Model(_name(path, config), matmuls, text, _activation(config))
 
 
+def _quantization(config: dict[str, Any]) -> tuple[Any, str | None]:
+    """How config.json says that a folder is quantised, and by which method, as far as it says."""
+    from ladder.checkpoints.mlx_config import QUANT_METHOD, settings_of
+
+    if (own := settings_of(config)) is not None:
+        return dict(own), QUANT_METHOD
+    given = config.get("quantization_config")
+    return given, given.get("quant_method") if isinstance(given, dict) else None
+
+
 def _has_stored_types(folder: Path, config: dict[str, Any]) -> bool:
     """Whether headers say how modules are quantised. Of GPTQ and AWQ config.json alone will do."""
     from ladder.checkpoints.hqq_files import written_by_hqq
     from ladder.checkpoints.source import FALLBACKS, METHODS
 
-    given = config.get("quantization_config")
-    method = given.get("quant_method") if isinstance(given, dict) else None
+    given, method = _quantization(config)
     if method == "ladder" or (given is None and written_by_hqq(folder)):
         return True
     known = method in METHODS or any((folder / name).is_file() for name in FALLBACKS)
@@ -184,12 +193,12 @@ def _activation(config: dict[str, Any]) -> str:
 
 def _weight(path: Path, config: dict[str, Any], matmuls: list[Matmul]) -> str:
     """The stored format, where the configuration says so; else that of the activations."""
-    given = config.get("quantization_config")
+    given, method = _quantization(config)
     if not isinstance(given, dict):
         return _activation(config)
     from ladder.checkpoints.source import METHODS
 
-    method = given.get("quant_method", "gptq")
+    method = method or "gptq"
     if method not in (*METHODS, "ladder"):
         raise Unsupported(
             f'{path} has quant_method "{method}", which ladder does not read: say with --w which '

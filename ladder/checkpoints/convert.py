@@ -17,6 +17,7 @@ from ladder.checkpoints import diffusion
 from ladder.checkpoints.folder import StoredConfig
 from ladder.checkpoints.hqq_files import written_by_hqq
 from ladder.checkpoints.mixtures import PlannedExperts, plan_experts
+from ladder.checkpoints.mlx_config import settings_of
 from ladder.checkpoints.model import meta_model, renamer
 from ladder.checkpoints.model_files import (
     Described,
@@ -155,7 +156,8 @@ def _convert(
     start = time.perf_counter()
     ttype, activation_type = how.ttype, how.activation_type
     config = read_json(folder / "config.json")
-    if any(config.get(key) is not None for key in ("quantization_config", OLD_KEY)):
+    given = (config.get("quantization_config"), config.get(OLD_KEY), settings_of(config))
+    if any(each is not None for each in given):
         _, found = read_quantization(folder, config)
         raise CheckpointError(f"{folder} is quantised already, quant_method {found!r}")
     if written_by_hqq(folder):

@@ -36,8 +36,9 @@ DTYPE_BITS = {
 
 #: The dtypes of quantised parts, which are the only ones that ladder itself reads and writes.
 TORCH_DTYPES = {
-    "I64": torch.int64, "I32": torch.int32, "I16": torch.int16, "U8": torch.uint8,
-    "I8": torch.int8, "F16": torch.float16, "BF16": torch.bfloat16, "F32": torch.float32,
+    "I64": torch.int64, "I32": torch.int32, "I16": torch.int16, "I8": torch.int8,
+    "U32": torch.uint32, "U8": torch.uint8,
+    "F16": torch.float16, "BF16": torch.bfloat16, "F32": torch.float32,
     "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2, "F8_E8M0": torch.float8_e8m0fnu,
 }  # fmt: skip
 #: The same, from torch.

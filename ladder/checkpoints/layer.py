@@ -21,6 +21,13 @@ pure:
     PICKLES                            how pickled files differ from a state dict (shards.Pickles)
     decoded_dtype(layer)               the dtype of its package's values, of formats whose quantised
                                        embeddings are decoded to them
+    is_decoded(module)                 which modules are, by name, where it is not embeddings alone
+    opened(shards)                     the files, as tensors of layers, where they have others
+    experts_of(name, stored)           tensors of experts of which a tensor of the files is made
+    check_headers(headers)             refuses what transformers cannot load of files as they are
+    check_source(source, layers)       refuses a folder that is of no model of transformers
+    check_whole(model, names, below)   refuses files that lack a tensor of a model of transformers
+    KEYS                               keys of config.json that a ladder folder must not have
     settings.with_metadata(metadata)   the same Config, of formats that say in the metadata of files
                                        what tensors are
 

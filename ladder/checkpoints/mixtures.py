@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from ladder.checkpoints.model import placer, renamer
 from ladder.checkpoints.model_files import Described, describe_tensors
 from ladder.checkpoints.shards import ShardSet
 from ladder.errors import CheckpointError
@@ -133,22 +134,19 @@ class _Merging:
         from transformers.conversion_mapping import get_model_conversion_mapping
         from transformers.core_model_loading import (
             WeightConverter,
-            WeightRenaming,
             dot_natural_key,
             rename_source_key,
         )
 
         mapping = get_model_conversion_mapping(model)
-        renamings = [entry for entry in mapping if isinstance(entry, WeightRenaming)]
-        converters = [entry for entry in mapping if isinstance(entry, WeightConverter)]
-        state, prefix = model.state_dict(), model.base_model_prefix
-        self._model, self._converters = model, converters
-        self._rename = rename_source_key
-        self._renamed = lambda name: rename_source_key(name, renamings, [], prefix, state)[0]
+        self._converters = [entry for entry in mapping if isinstance(entry, WeightConverter)]
+        self._model, self._rename = model, rename_source_key
+        self._renamed, _ = renamer(model)
+        place = placer(model)
         #: of a parameter: names of tensors, each with the pattern that it matched
         self._of: dict[str, list[tuple[str, str | None]]] = {}
         for name in sorted(names, key=dot_natural_key):
-            target, pattern = rename_source_key(name, renamings, converters, prefix, state)
+            target, pattern = place(name)
             self._of.setdefault(target, []).append((name, pattern))
 
     def sources(self, parameter: str) -> Sources | None:

@@ -38,7 +38,7 @@ def meta_model(folder: Path) -> Any:
         kind = _class_of(config)
         with torch.device("meta"):
             return kind._from_config(config) if kind else AutoModelForCausalLM.from_config(config)
-    except (ValueError, KeyError, OSError) as error:
+    except Exception as error:  # whatever classes of models raise where a number makes no sense
         # The lines that follow list every model that transformers knows.
         said = (str(error).splitlines() or [type(error).__name__])[0]
         raise CheckpointError(f"{folder}/config.json: {said}") from error
@@ -75,6 +75,43 @@ def renamer(model: Any) -> tuple[Callable[[str], str], bool]:
         return renamed
 
     return rename, len(renamings) == len(mapping)
+
+
+def after_renamings(model: Any) -> Callable[[str], str]:
+    """What transformers calls a tensor of the files of ``model`` when its converters see it."""
+    from transformers.conversion_mapping import get_model_conversion_mapping
+    from transformers.core_model_loading import WeightRenaming, rename_source_key
+
+    mapping = get_model_conversion_mapping(model)
+    renamings = [entry for entry in mapping if isinstance(entry, WeightRenaming)]
+
+    def rename(name: str) -> str:
+        renamed: str = rename_source_key(name, renamings, [])[0]
+        return renamed
+
+    return rename
+
+
+def placer(model: Any) -> Callable[[str], tuple[str, str | None]]:
+    """The parameter of ``model``, one of transformers, that a tensor of its files goes to, and the
+    pattern of the conversion that makes it of several; None where it is that tensor."""
+    from transformers.conversion_mapping import get_model_conversion_mapping
+    from transformers.core_model_loading import (
+        WeightConverter,
+        WeightRenaming,
+        rename_source_key,
+    )
+
+    mapping = get_model_conversion_mapping(model)
+    renamings = [entry for entry in mapping if isinstance(entry, WeightRenaming)]
+    converters = [entry for entry in mapping if isinstance(entry, WeightConverter)]
+    state, prefix = model.state_dict(), model.base_model_prefix
+
+    def place(name: str) -> tuple[str, str | None]:
+        made: tuple[str, str | None] = rename_source_key(name, renamings, converters, prefix, state)
+        return made
+
+    return place
 
 
 def _conversions_of_new(model: Any) -> list[Any]:

@@ -41,6 +41,8 @@ from ladder.errors import InvalidArgument
 from ladder.nn.report import Progress
 from ladder.types import parse
 
+_NAMED = 4  #: decoded modules that a report names
+
 
 @dataclass(frozen=True)
 class _Planned:
@@ -112,6 +114,9 @@ def repack(
     source = open_folder(folder, v1_zeros=v1_zeros)
     plans = {module: _plan(source, module, weights_only) for module in source.modules}
     dense = {name: source.layer(name) for name in source.embeddings}
+    if hasattr(source.format, "check_source"):
+        layers = {module: plan.layer for module, plan in plans.items()} | dense
+        source.format.check_source(source, layers)
     if not weights_only:
         say_without_scale([
             module
@@ -130,7 +135,9 @@ def repack(
         bytes_before=source.shards.nbytes,
     )
     if dense:
-        report.notes.append(f"decoded, as no linear layer has their weight: {', '.join(dense)}")
+        more = f" and {len(dense) - _NAMED} more" if len(dense) > _NAMED else ""
+        names = ", ".join([*dense][:_NAMED]) + more
+        report.notes.append(f"decoded, as no linear layer has their weight: {names}")
     for plan in plans.values():
         row = report.types.setdefault(plan.type, TypeRow())
         row.add(plan.layer.n, plan.layer.k, plan.nbytes)
@@ -140,7 +147,8 @@ def repack(
         source={"quant_method": source.method} | source.quantization,
         activation_types={} if weights_only else _activation_types(plans),
     )
-    config = {key: value for key, value in source.config.items() if key != OLD_KEY}
+    dropped = {OLD_KEY, *getattr(source.format, "KEYS", ())}
+    config = {key: value for key, value in source.config.items() if key not in dropped}
     report.shards, report.bytes_after = write_model(
         folder,
         destination,

@@ -22,6 +22,8 @@ from ladder.checkpoints import (
     fp8,
     gptq,
     hqq,
+    mlx,
+    mlx_config,
     modelopt,
     mxfp4,
     quark,
@@ -60,6 +62,7 @@ FORMATS: dict[str, ModuleType] = {
     "fp8": fp8,
     "gptq": gptq,
     "hqq": hqq,
+    mlx_config.QUANT_METHOD: mlx,
     "intel/auto-round": auto_round,
     "modelopt": modelopt,
     "quark": quark,
@@ -96,8 +99,8 @@ class Source:
     settings: Any  #: Config of the format, for the whole model
     shards: ShardSet
     modules: dict[str, tuple[str, ...]]
-    #: Embeddings that are quantised, of formats whose are decoded: no linear layers, and so dense
-    #: in a ladder folder.
+    #: Embeddings (of some formats routers, too) that are quantised, of formats whose are decoded:
+    #: no linear layers, and so dense in a ladder folder.
     embeddings: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
@@ -260,6 +263,8 @@ def open_folder(path: str | os.PathLike[str], *, v1_zeros: str = "word") -> Sour
     extra = {"v1_zeros": v1_zeros} if method == "gptq" else {}
     settings = FORMATS[method].Config.from_dict(quantization, **extra)
     shards = open_shards(folder, getattr(FORMATS[method], "PICKLES", None))
+    if hasattr(FORMATS[method], "opened"):
+        shards = FORMATS[method].opened(shards)
     if hasattr(settings, "with_metadata"):
         settings = settings.with_metadata(shards.metadata())
     modules = _modules(shards, FORMATS[method])
@@ -268,7 +273,8 @@ def open_folder(path: str | os.PathLike[str], *, v1_zeros: str = "word") -> Sour
         raise CheckpointError(f"{folder}: quant_method is {method}, but no tensor is a *.{codes}")
     embeddings = {}
     if hasattr(FORMATS[method], "decoded_dtype"):
-        embeddings = {name: modules.pop(name) for name in [*modules] if is_embedding(name)}
+        decoded = getattr(FORMATS[method], "is_decoded", is_embedding)
+        embeddings = {name: modules.pop(name) for name in [*modules] if decoded(name)}
     if not modules:
         raise Unsupported(
             f"{folder}: no module is quantised but embeddings, {', '.join(embeddings)}: "
@@ -281,6 +287,8 @@ def is_quantized(folder: Path, config: dict[str, Any]) -> bool:
     """Whether a folder, of which ``config`` is config.json, says that it is quantised."""
     if config.get("quantization_config") is not None or config.get(OLD_KEY) is not None:
         return True
+    if mlx_config.settings_of(config) is not None:
+        return True
     return any((folder / name).is_file() for name in FALLBACKS) or written_by_hqq(folder)
 
 
@@ -289,6 +297,8 @@ def read_quantization(folder: Path, config: dict[str, Any]) -> tuple[dict[str, A
 
     Raises CheckpointError when there is none or it is not an object.
     """
+    if (own := mlx_config.settings_of(config)) is not None:
+        return dict(own), mlx_config.QUANT_METHOD
     fields, method = config.get("quantization_config"), None
     if fields is None and config.get(OLD_KEY) is not None:
         fields, method = config[OLD_KEY], _OLD_METHOD

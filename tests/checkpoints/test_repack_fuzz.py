@@ -20,6 +20,7 @@ from checkpoint_oracle import (
 )  # fmt: skip
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from mlx_oracle import mlx, write_mlx
 from more_oracles import BITNET, INT8, NF4, bitnet, bnb, llm_int8, quark, quark_settings, told
 from safetensors.torch import load_file, save_file
 from subclass_oracles import HQQ, TORCHAO, hqq, torchao, torchao_said
@@ -34,7 +35,7 @@ COMPRESSED = compressed_settings(symmetric=False, order=True)
 AUTO_ROUND = GPTQ | {"quant_method": "auto-round", "packing_format": "auto_round:auto_gptq"}
 QUARK = quark_settings("fp4", "per_group", x={"is_dynamic": True})
 KINDS = ["gptq", "awq", "compressed", "fp8", "auto-round", "bitnet", "nf4", "int8", "quark", "hqq",
-         "torchao"]  # fmt: skip
+         "torchao", "mlx"]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -57,6 +58,11 @@ def folders():
         write_folder(Path(top, "hqq"), HQQ, [tensors_of({"a": hqq(8, 64)})])
         write_folder(Path(top, "torchao"), TORCHAO, [tensors_of({"a": torchao(8, 64)})])
         say(Path(top, "torchao"), torchao_said())
+        stack = torch.stack([mlx(8, 64, seed=seed).tensors["weight"] for seed in (0, 1)])
+        tensors = tensors_of({"a": mlx(8, 64)}) | {"mlp.switch_mlp.up_proj.weight": stack}
+        tensors |= {f"mlp.switch_mlp.up_proj.{p}": mlx(16, 64).tensors[p].view(2, 8, 2)
+                    for p in ("scales", "biases")}  # fmt: skip
+        write_mlx(Path(top, "mlx"), tensors, quantization=None)
         yield top
 
 
@@ -106,7 +112,8 @@ values = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner),
     max_leaves=4,
 )
-words = st.sampled_from(["gptq", "gptq_v2", "gptq_p", "awq", "gemm", "gemv", "gemv_fast"])
+words = st.sampled_from(["gptq", "gptq_v2", "gptq_p", "awq", "gemm", "gemv", "gemv_fast",
+                         "affine", "mxfp4", "nvfp4"])  # fmt: skip
 keys = [
     "quant_method", "bits", "group_size", "format", "checkpoint_format", "version", "dynamic",
     "sym", "desc_act", "backend", "zero_point", "modules_to_not_convert", "pack_dtype",
@@ -114,7 +121,7 @@ keys = [
     "extra_config", "data_type", "act_bits", "linear_class", "quantization_mode", "use_rms_norm",
     "load_in_4bit", "load_in_8bit", "bnb_4bit_quant_type", "global_quant_config", "export",
     "layer_quant_config", "kv_cache_quant_config", "exclude", "algo_config", "quant_type",
-    "quant_config", "skip_modules",
+    "quant_config", "skip_modules", "mode", "a", "mlp.switch_mlp.up_proj",
 ]  # fmt: skip
 
 

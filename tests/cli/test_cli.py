@@ -55,6 +55,21 @@ def test_info_of_a_gptq_folder_counts_the_same_modules(capsys, gptq_folder):
     assert summary["quant_method"] == "gptq" and len(summary["modules"]) == 56
 
 
+def test_a_folder_of_mlx_is_described_repacked_and_refused_in_a_sentence(capsys, tmp_path):
+    folder = ROOT / "tests" / "checkpoints" / "fixtures" / "mlx" / "llama"
+    _, out, _ = run(capsys, "info", folder, "--json")
+    assert json.loads(out)["quant_method"] == "mlx"
+    status, out, _ = run(capsys, "bounds", "model", folder)
+    assert status == 0 and "uint6" in out and "mxfp8" in out
+    assert run(capsys, "repack", folder, tmp_path / "a")[0] == 0
+    config = json.loads((folder / "config.json").read_text()) | {"quantization_config": {}}
+    (tmp_path / "damaged").mkdir()
+    (tmp_path / "damaged" / "config.json").write_text(json.dumps(config))
+    status, _, err = run(capsys, "repack", tmp_path / "damaged", tmp_path / "b")
+    assert status == 1 and "quantization and quantization_config differ" in err
+    assert "Traceback" not in err and not (tmp_path / "b").exists()
+
+
 def test_info_says_what_activations_are_rounded_to(capsys, tmp_path):
     tensors = {}
     for name in ("up", "gate", "down"):

@@ -14,6 +14,7 @@ import subclass_oracles
 import torch
 from drawn import generator
 from layers import SHAPES, activations, parts_of, product, rank, run, serve, write
+from mlx_oracle import MLX
 
 from ladder.checkpoints import METHODS
 from ladder.errors import CheckpointError, Unsupported
@@ -231,13 +232,25 @@ def test_no_other_folder_is_ever_taken(method, monkeypatch):
     assert not taken(method, "ladder")
 
 
-@pytest.mark.parametrize("method", ("bitsandbytes", "hqq", "torchao"))
+@pytest.mark.parametrize("method", ("bitsandbytes", "hqq", "mlx", "torchao"))
 def test_a_folder_whose_names_no_parameter_can_have_is_to_be_repacked(method):
     from vllm.model_executor.layers.quantization import get_quantization_config
 
     assert taken(method, "ladder")
     with pytest.raises(Unsupported, match=f"{method}, .*: run `ladder repack` first"):
         get_quantization_config("ladder").from_config({"quant_method": method})
+
+
+def test_a_folder_of_mlx_is_known_though_it_names_no_method(monkeypatch):
+    from vllm.model_executor.layers.quantization import get_quantization_config
+
+    config = get_quantization_config("ladder")
+    assert config.override_quantization_method(MLX, "ladder") == "ladder"
+    assert config.override_quantization_method(MLX, None) is None
+    monkeypatch.setenv("LADDER_VLLM", "mlx")
+    assert config.override_quantization_method(MLX, None) == "ladder"
+    with pytest.raises(Unsupported, match="mlx, .*: run `ladder repack` first"):
+        config.from_config(MLX)
 
 
 MODEL = {
@@ -261,6 +274,7 @@ MODEL = {
     ("bitnet", "ladder", "ladder"),
     ("bitsandbytes", "ladder", "ladder"),
     ("hqq", "ladder", "ladder"),
+    ("mlx", "ladder", "ladder"),
     ("torchao", "ladder", "ladder"),
 ])  # fmt: skip
 def test_vllm_chooses_the_method_by_the_folder_and_the_user(method, user, chosen, tmp_path):
@@ -276,6 +290,7 @@ def test_vllm_chooses_the_method_by_the_folder_and_the_user(method, user, chosen
         "bitnet": foreign.bitnet(("q_proj",)).config(),
         "bitsandbytes": more_oracles.NF4,
         "hqq": subclass_oracles.HQQ,
+        "mlx": MLX,
         "torchao": subclass_oracles.TORCHAO,
     }[method]
     fields = MODEL | {"quantization_config": stored}

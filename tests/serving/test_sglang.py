@@ -27,6 +27,7 @@ from layers import (
     run,
     write,
 )
+from mlx_oracle import MLX
 
 from ladder.errors import CheckpointError, Unsupported
 from ladder.ops.activations import round_activations
@@ -227,6 +228,16 @@ def test_a_folder_of_another_package_is_taken_only_when_asked(method):
     assert config.override_quantization_method(given, "ladder") == "ladder"
     assert config.override_quantization_method({"quant_method": "higgs"}, "ladder") is None
     assert config.override_quantization_method(None, None) is None
+
+
+def test_a_folder_of_mlx_is_to_be_repacked():
+    from sglang.srt.layers.quantization import QUANTIZATION_METHODS
+
+    config = QUANTIZATION_METHODS["ladder"]
+    assert config.override_quantization_method(MLX, "ladder") == "ladder"
+    assert config.override_quantization_method(MLX, None) is None
+    with pytest.raises(Unsupported, match="mlx, .*: run `ladder repack` first"):
+        config.from_config(MLX)
 
 
 @pytest.mark.parametrize("name", ("qkv_proj", "o_proj"))

@@ -13,6 +13,8 @@ from torch import Tensor
 
 from ladder.checkpoints.folder import QUANT_METHOD, StoredConfig
 from ladder.checkpoints.layer import Layer, Stored, refuse_bare_codes, type_of
+from ladder.checkpoints.mlx_config import QUANT_METHOD as MLX
+from ladder.checkpoints.mlx_config import are_settings
 from ladder.checkpoints.mxfp4 import Translation, translate
 from ladder.checkpoints.source import FORMATS, METHODS, TRANSLATED
 from ladder.errors import CheckpointError, InvalidArgument, Unsupported
@@ -380,17 +382,21 @@ def _keys(named: Mapping[str, Any], rename: Callable[[str], str | None]) -> dict
     return {rename(name) or name: value for name, value in named.items()}
 
 
-def known_as(method: str) -> str:
-    """The quant_method of files that an engine calls ``method``: vLLM reads "mxfp4" in two ways."""
+def method_named(config: Mapping[str, Any] | None) -> str:
+    """The quant_method of files by their quantization_config, "" where it says none. vLLM reads
+    "mxfp4" in two ways, and MLX names none."""
+    if are_settings(config):
+        return MLX
+    method = str((config or {}).get("quant_method") or "").lower()
     return "mxfp4" if method == "gpt_oss_mxfp4" else method
 
 
 def _method_of(config: Mapping[str, Any]) -> str:
     """quant_method; a config of a file of its own (quantize_config.json, quant_config.json) has
     none, and keys of AWQ tell it from GPTQ."""
-    method = config.get("quant_method") or config.get("method")
+    method = method_named(config) or config.get("method")
     if method:
-        return known_as(str(method).lower())
+        return str(method).lower()
     awq = any(key in config for key in ("w_bit", "q_group_size", "zero_point"))
     return "awq" if awq else "gptq" if "bits" in config else ""
 

@@ -21,7 +21,7 @@ from ladder.checkpoints.shards import open_shards
 from ladder.checkpoints.source import FORMATS, TRANSLATED
 from ladder.errors import Unsupported
 from ladder.integrations.serving.config import FUSED, Answers
-from ladder.integrations.serving.stored import Folder
+from ladder.integrations.serving.stored import Folder, method_named
 from ladder.integrations.sglang.absorbed import NAME, AbsorbedMethod
 from ladder.integrations.sglang.method import EmbeddingMethod, LinearMethod
 from ladder.integrations.sglang.versions import choices, keep_mixtral
@@ -54,7 +54,7 @@ class LadderQuantizationConfig(Answers, QuantizationConfig):
         """Take folders of other formats only where the user asked for it.
 
         Raises Unsupported for those that SGLang's models read by themselves."""
-        method = str((hf_quant_cfg or {}).get("quant_method", "")).lower()
+        method = method_named(hf_quant_cfg)
         if user_quant == QUANT_METHOD and method in TRANSLATED:
             raise Unsupported(
                 f"quant_method is {method}, whose tensors SGLang's models look for by themselves: "

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any
 
+from ladder.checkpoints.model import placer
 from ladder.nn.dense_experts import DOWN, GATE_UP, STACKS
 
 #: By what transformers' converters make each parameter of the weights of its projections.
@@ -17,27 +18,15 @@ class Roles:
 
     def __init__(self, model: Any) -> None:
         from transformers.conversion_mapping import get_model_conversion_mapping
-        from transformers.core_model_loading import (
-            WeightConverter,
-            WeightRenaming,
-            rename_source_key,
-        )
+        from transformers.core_model_loading import WeightConverter
 
         mapping = get_model_conversion_mapping(model)
-        renamings = [entry for entry in mapping if isinstance(entry, WeightRenaming)]
         self._converters = [entry for entry in mapping if isinstance(entry, WeightConverter)]
-        state, prefix = model.state_dict(), model.base_model_prefix
-
-        def rename(name: str) -> str:
-            made = rename_source_key(name, renamings, self._converters, prefix, state)
-            renamed: str = made[0]
-            return renamed
-
-        self._rename = rename
+        self._place = placer(model)
 
     def experts_of(self, stored: str) -> str | None:
         """The experts module in whose parameter the weight of the projection ``stored`` goes."""
-        module, _, parameter = self._rename(f"{stored}.weight").rpartition(".")
+        module, _, parameter = self._place(f"{stored}.weight")[0].rpartition(".")
         return module if parameter in STACKS else None
 
     def projections(self, one: str) -> dict[str, list[str]] | None:

@@ -1,26 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quantised embeddings of other packages, which are decoded while they are loaded: ladder packs
-linear layers."""
+"""Quantised embeddings and routers of other packages, which are decoded while they are loaded:
+ladder packs linear layers."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 from torch import Tensor, nn
 from transformers.core_model_loading import ConversionOps, WeightConverter
 
 from ladder.checkpoints.layer import Stored, assemble, stored
-from ladder.checkpoints.model import renamer
+from ladder.checkpoints.model import after_renamings, renamer
 from ladder.checkpoints.source import FORMATS
 from ladder.errors import CheckpointError
 from ladder.integrations.folders.checkpoint import parts_by_module, submodule
+from ladder.nn.select import is_linear
 
 
 class Decode(ConversionOps):
-    """Makes the weight of embedding ``stored`` of its parts, which ``names`` has by their patterns.
+    """Makes the weight of module ``stored`` of its parts, which ``names`` has by their patterns.
     transformers copies it."""
+
+    #: By such an attribute transformers knows operations that take parts in the files' own dtypes.
+    hf_quantizer = True
 
     def __init__(self, method: str, settings: Any, stored: str, names: Mapping[str, str]) -> None:
         self.method, self.settings, self.stored, self.names = method, settings, stored, names
@@ -42,42 +46,48 @@ class Decode(ConversionOps):
         return {full_layer_name: weight.dequantize().to(dtype).to(device)}
 
 
-def is_decoder(conversion: Any) -> bool:
-    """Whether a conversion is one of :func:`take_embeddings`."""
-    return any(isinstance(each, Decode) for each in getattr(conversion, "operations", ()))
+def _has_weight(module: nn.Module | None) -> TypeGuard[nn.Module]:
+    """Whether a module has a weight [N, K], as embeddings, routers and linear layers have."""
+    weight = getattr(module, "weight", None)
+    return isinstance(weight, nn.Parameter) and weight.dim() == 2
 
 
 def take_embeddings(
     model: Any, headers: dict[str, Stored], method: str, settings: Any
 ) -> tuple[dict[str, Stored], list[WeightConverter]]:
-    """The headers of all but quantised embeddings, and what decodes these while they are loaded.
+    """The headers of all but quantised modules that are no linear layers, or that the format has
+    decoded by their names, and what decodes these while they are loaded.
 
     Raises:
-        CheckpointError: an embedding has another shape than the model's; as ``measure`` of the
+        CheckpointError: such a module has another shape than the model's; as ``measure`` of the
             format.
     """
     format = FORMATS[method]
     if not hasattr(format, "decoded_dtype"):
         return headers, []
-    rename, _ = renamer(model)
+    named = getattr(format, "is_decoded", lambda name: False)
+    (rename, _), renamed = renamer(model), after_renamings(model)
     kept, converters = dict(headers), []
     for name, parts in parts_by_module(headers, format.PARTS).items():
         module = submodule(model, rename(f"{name}.weight").removesuffix(".weight"))
-        if not isinstance(module, nn.Embedding) or format.codes_part(parts) is None:
+        if not _has_weight(module) or format.codes_part(parts) is None:
+            continue
+        if is_linear(module) and not named(name):
             continue
         config = settings.for_module(name)
+        if config is None:
+            raise CheckpointError(
+                f"{name} is quantised, but quantization_config leaves {name} unquantised"
+            )
         layer = format.measure(parts, config, name)
         if (layer.n, layer.k) != tuple(module.weight.shape):
             raise CheckpointError(
                 f"{name} holds a weight of {[layer.n, layer.k]}, not {list(module.weight.shape)} "
                 "as the model has"
             )
-        names = {rf"{re.escape(name)}\.{part}": part for part in parts}
-        converters.append(
-            WeightConverter(
-                [*names], f"{name}.weight", operations=[Decode(method, config, name, names)]
-            )
-        )
+        names = {re.escape(renamed(f"{name}.{part}")): part for part in parts}
+        made = Decode(method, config, name, names)
+        converters.append(WeightConverter([*names], renamed(f"{name}.weight"), operations=[made]))
         for part in parts:
             del kept[f"{name}.{part}"]
     return kept, converters

@@ -9,6 +9,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from ladder.checkpoints import mlx_config
 from ladder.checkpoints.activation_schemes import recorded, say_of_experts, say_without_scale
 from ladder.checkpoints.folder import StoredConfig
 from ladder.checkpoints.layer import Layer
@@ -17,9 +18,11 @@ from ladder.checkpoints.source import FORMATS, METHODS, TRANSLATED
 from ladder.errors import CheckpointError, InvalidArgument, Unsupported
 from ladder.integrations.folders.checkpoint import find_modules, read_headers, settings_of
 from ladder.integrations.folders.loading import ForeignLinear, buffer_name
-from ladder.integrations.transformers.embeddings import is_decoder, take_embeddings
+from ladder.integrations.transformers import unnamed
+from ladder.integrations.transformers.embeddings import Decode, take_embeddings
 from ladder.integrations.transformers.quantizer import Quantizer
 from ladder.integrations.transformers.single_experts import open_experts
+from ladder.integrations.transformers.stacks import TakeApart, take_stacks
 from ladder.integrations.transformers.translated import TranslatedHfQuantizer
 from ladder.nn.dense_experts import STACKS
 from ladder.nn.linear import Linear
@@ -35,7 +38,7 @@ class ForeignHfQuantizer(Quantizer):
 
     requires_calibration = True  # what these formats need to quantise, ladder does not do
     method: str
-    _decoders: Sequence[Any] = ()
+    _made: Sequence[Any] = ()  #: conversions of tensors that become others
 
     def _prepare(self, model: Any, files: Any) -> None:
         headers = read_headers(files)
@@ -45,8 +48,14 @@ class ForeignHfQuantizer(Quantizer):
                 "for pickled ones run `ladder repack` first"
             )
         format = FORMATS[self.method]
+        getattr(format, "check_headers", lambda headers: None)(headers)
         settings = settings_of(format, self.quantization_config.ladder_source, files)
-        headers, self._decoders = take_embeddings(model, headers, self.method, settings)
+        headers, stacks = take_stacks(model, headers, self.method)
+        if hasattr(format, "check_whole"):
+            whole = model.base_model is model
+            format.check_whole(model, headers, "" if whole else f"{model.base_model_prefix}.")
+        headers, decoders = take_embeddings(model, headers, self.method, settings)
+        self._made = [*stacks, *decoders]
         self._names = names = {}
         self._layers: dict[str, Layer] = {}
         cut = self._plan is not None
@@ -79,14 +88,16 @@ class ForeignHfQuantizer(Quantizer):
             )
 
     def update_weight_conversions(self, weight_conversions: list[Any], *model: Any) -> Any:
-        made = [*self._decoders, *weight_conversions]
-        return super().update_weight_conversions(made, *model)
+        every = [*self._made, *weight_conversions]
+        return super().update_weight_conversions(every, *model)
 
     def _process_model_after_weight_loading(self, model: Any, **kwargs: Any) -> Any:
         # transformers would undo them where the model is saved.
         model._weight_conversions = [
-            each for each in model._weight_conversions if not is_decoder(each)
+            each for each in model._weight_conversions if not _is_made(each)
         ]
+        for key in getattr(FORMATS[self.method], "KEYS", ()):
+            vars(model.config).pop(key, None)  # of no truth of a ladder model, which may be saved
         return super()._process_model_after_weight_loading(model, **kwargs)
 
     def get_weight_conversions(self) -> list[Any]:
@@ -140,6 +151,12 @@ class ForeignHfQuantizer(Quantizer):
                 module.weight_type, act_order=module.g_idx is not None
             )
         ])  # fmt: skip
+
+
+def _is_made(conversion: Any) -> bool:
+    """Whether a conversion is one of :func:`take_embeddings` or :func:`take_stacks`."""
+    operations = getattr(conversion, "operations", ())
+    return any(isinstance(each, Decode | TakeApart) for each in operations)
 
 
 def _config_class(base: type | None, method: str) -> type:
@@ -222,6 +239,8 @@ def enable(*methods: str) -> _Enabled:
             fields = {"method": method, "ladder_replaces": quantizers.get(key)}
             quantizers[key] = type(name, (kind,), fields)
             configs[key] = _config_class(configs.get(key), _keys(method)[-1])
+        if method == mlx_config.QUANT_METHOD:
+            unnamed.enable(mappings())
         changed.append(method)
     return _Enabled(tuple(changed))
 
@@ -229,6 +248,8 @@ def enable(*methods: str) -> _Enabled:
 def disable(*methods: str) -> None:
     """Give these folders back to transformers. Arguments and errors as :func:`enable`."""
     auto = mappings()
+    if mlx_config.QUANT_METHOD in _known(methods):
+        unnamed.disable(auto)
     for key in (key for method in _known(methods) for key in _keys(method)):
         for mapping in (auto.AUTO_QUANTIZER_MAPPING, auto.AUTO_QUANTIZATION_CONFIG_MAPPING):
             before = getattr(mapping.get(key), "ladder_replaces", mapping.get(key))

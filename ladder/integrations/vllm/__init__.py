@@ -19,7 +19,7 @@ VARIABLE = "LADDER_VLLM"
 WORDS = (
     "off", "any-version", "kernel",
     "auto-round", "awq", "bitnet", "bitsandbytes", "compressed-tensors", "fp8", "gptq", "hqq",
-    "intel/auto-round", "modelopt", "mxfp4", "quark", "torchao", "w4afp8",
+    "intel/auto-round", "mlx", "modelopt", "mxfp4", "quark", "torchao", "w4afp8",
 )  # fmt: skip
 
 

@@ -21,7 +21,7 @@ from ladder.checkpoints.folder import QUANT_METHOD
 from ladder.checkpoints.layer import stored_as
 from ladder.checkpoints.source import METHODS
 from ladder.integrations.serving.config import FUSED, Answers
-from ladder.integrations.serving.stored import Folder, known_as
+from ladder.integrations.serving.stored import Folder, method_named
 from ladder.integrations.vllm import asked
 from ladder.integrations.vllm.method import EmbeddingMethod, LinearMethod, TiedMethod
 
@@ -42,7 +42,7 @@ class LadderQuantizationConfig(Answers, QuantizationConfig):
         cls, hf_quant_cfg: dict[str, Any], user_quant: str | None, hf_config: Any = None
     ) -> str | None:
         """Take folders of other formats only where the user asked for it."""
-        method = known_as(str((hf_quant_cfg or {}).get("quant_method", "")).lower())
+        method = method_named(hf_quant_cfg)
         if method in METHODS and (user_quant == QUANT_METHOD or method in asked()):
             return QUANT_METHOD
         return None
