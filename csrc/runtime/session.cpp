@@ -103,7 +103,7 @@ std::string no_kernels(const TType& type, std::int64_t n, std::int64_t k, bool g
 Session::Session(const TType& type, std::int64_t n, std::int64_t k, bool gather,
                  bool dependent_launch, std::optional<RoundedX> rounded, Session* as_they_come,
                  bool wide, const std::optional<Gating>& gating, std::optional<Gated> function,
-                 Session* without_residual, std::optional<Scalar> quantised)
+                 Session* without_residual, std::optional<Scalar> quantised, Session* alike)
     : type_(type),
       n_(n),
       k_(k),
@@ -116,15 +116,18 @@ Session::Session(const TType& type, std::int64_t n, std::int64_t k, bool gather,
       function_(function),
       without_residual_(without_residual),
       quantised_(quantised),
+      alike_(alike),
       // The activations are no part of the image.
       parts_(image_parts(expression(type, n, k, gather, Scalar::f16, 1))) {}
 
 void Session::refuse_in_capture(std::int64_t m) const {
   fail<Unsupported>(
       "the kernel of ", to_string(type_), " [", n_, ", ", k_, "] for ", m, " tokens",
-      has_residual() ? " and a residual" : "",
+      has_residual() ? " and a residual" : "", quantised_ ? " and codes of y" : "",
       " is not compiled, and a CUDA graph is being captured: call ",
-      has_residual() ? "layer.compile_for(dtype, m, residual=True)" : "ladder.warmup(model, m=...)",
+      quantised_       ? "the layer once with as many tokens"
+      : has_residual() ? "layer.compile_for(dtype, m, residual=True)"
+                       : "ladder.warmup(model, m=...)",
       " before the capture");
 }
 
@@ -186,9 +189,9 @@ std::optional<Plan> Session::known_plan(int ordinal, Scalar activation, std::int
   if (const auto known = plans_.find(interval); known != plans_.end()) return known->second;
   const auto stored = plan_of(decided(ordinal, activation, m), in_chain());
   if (stored) plans_.insert_or_assign(interval, *stored);
-  if (stored || without_residual_ == nullptr) return stored;
-  const std::lock_guard lock(without_residual_->compiling_);
-  return without_residual_->known_plan(ordinal, activation, m);
+  if (stored || alike_ == nullptr) return stored;
+  const std::lock_guard lock(alike_->compiling_);
+  return alike_->known_plan(ordinal, activation, m);
 }
 
 namespace {
@@ -368,7 +371,7 @@ std::int64_t open_session(const TType& type, std::int64_t n, std::int64_t k, boo
                           const std::optional<Gating>& gating, std::optional<Gated> function,
                           bool residual, std::optional<Scalar> quantised) {
   LADDER_REQUIRE(n > 0 && k > 0, "a weight of [", n, ", ", k, "] has no kernels");
-  Session *as_they_come = nullptr, *without_residual = nullptr;
+  Session *as_they_come = nullptr, *without_residual = nullptr, *alike = nullptr;
   LADDER_CHECK(!quantised || rounded, "y of ", name_of(*quantised), " of activations as they come");
   if (rounded || gating || function || residual) {
     check(expression(type, n, k, gather, Scalar::f16, 1, rounded, wide, gating, function, residual,
@@ -379,8 +382,11 @@ std::int64_t open_session(const TType& type, std::int64_t n, std::int64_t k, boo
                                          gating, function, residual));
   }
   if (residual) {
-    without_residual = &session(
+    alike = without_residual = &session(
         open_session(type, n, k, gather, dependent_launch, rounded, wide, gating, function));
+  } else if (quantised || wide) {
+    alike = &session(open_session(type, n, k, gather, dependent_launch, rounded,
+                                  wide && quantised.has_value(), gating, function));
   }
   const auto number = number_of(joined(
       to_string(type), "|", n, "|", k, gather ? "|gather" : "",
@@ -393,7 +399,8 @@ std::int64_t open_session(const TType& type, std::int64_t n, std::int64_t k, boo
   auto& slot = sessions()[number];
   if (slot == nullptr) {
     slot = std::make_unique<Session>(type, n, k, gather, dependent_launch, rounded, as_they_come,
-                                     wide, gating, function, without_residual, quantised);
+                                     wide, gating, function, without_residual, quantised,
+                                     alike);
   }
   LADDER_CHECK(slot->n() == n && slot->k() == k && slot->type() == type &&
                    slot->gather() == gather && slot->dependent_launch() == dependent_launch &&

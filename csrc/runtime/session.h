@@ -118,11 +118,13 @@ class Session {
   /// have none, which does all else that images need.
   /// `quantised`: of rounded activations, y are codes of it, by a scale that the call gives; a bias
   /// is float32 where that is `wide`, else of the dtype of activations.
+  /// `alike`: the session of the same weight whose kernels end otherwise, without a residual or in
+  /// other numbers, and whose plans serve where this one has none.
   Session(const TType& type, std::int64_t n, std::int64_t k, bool gather, bool dependent_launch,
           std::optional<RoundedX> rounded = std::nullopt, Session* as_they_come = nullptr,
           bool wide = false, const std::optional<Gating>& gating = std::nullopt,
           std::optional<Gated> function = std::nullopt, Session* without_residual = nullptr,
-          std::optional<Scalar> quantised = std::nullopt);
+          std::optional<Scalar> quantised = std::nullopt, Session* alike = nullptr);
 
   const TType& type() const { return type_; }
   std::int64_t n() const { return n_; }
@@ -223,8 +225,8 @@ class Session {
                                  Incoming incoming);
   Passes rounded_passes(int ordinal, Scalar activation, std::int64_t m, void* stream,
                         Incoming incoming);
-  /// The plan of this process, else a store's, else, of kernels that add a residual, that of those
-  /// that do not: one more operand of y's size changes little. `compiling_` is held.
+  /// The plan of this process, else a store's, else that of kernels that only end otherwise, which
+  /// changes little. `compiling_` is held.
   std::optional<Plan> known_plan(int ordinal, Scalar activation, std::int64_t m);
   /// Products are dependent launches: of a layer in a chain, and of rounded x, which begin beside
   /// the kernel that rounds. That one begins when all before it has ended, so that reading the
@@ -251,6 +253,7 @@ class Session {
   std::optional<Gated> function_;
   Session* without_residual_;
   std::optional<Scalar> quantised_;
+  Session* alike_;
   std::atomic<Session*> wide_session_{nullptr}, residual_session_{nullptr};
   std::array<std::atomic<Session*>, 2> quantised_sessions_{};  // s8, e4m3
   ImageParts parts_;

@@ -111,6 +111,29 @@ TEST_F(RoundedSessions, of_codes_of_y_have_kernels_with_a_scale_of_their_own) {
             &s.transform(1, Session::Transform::pack, stream_));
 }
 
+TEST_F(RoundedSessions, of_other_numbers_of_y_take_the_plan_of_the_layer_where_they_have_none) {
+  Session& s = of(271);
+  const auto all = s.schedules(1, Scalar::f16, 1000, 3);
+  ASSERT_GE(all.size(), 3U);
+  s.keep(1, Scalar::f16, 1000, all[1], 3);
+  Session &coded = s.quantised(Scalar::s8), &wide = s.wide();
+  for (Session* other : {&coded, &wide, &wide.quantised(Scalar::s8)}) {
+    const LinearKernel* const kernel = other->linear(1, Scalar::f16, 1000, stream_);
+    ASSERT_NE(kernel, nullptr);
+    EXPECT_EQ(kernel->schedule, all[1]);
+  }
+  // One of its own goes before.
+  wide.keep(1, Scalar::f16, 300, wide.schedules(1, Scalar::f16, 300, 1).front(), 1);
+  s.keep(1, Scalar::f16, 300, s.schedules(1, Scalar::f16, 300, 3).back(), 3);
+  EXPECT_EQ(wide.linear(1, Scalar::f16, 300, stream_)->schedule,
+            wide.schedules(1, Scalar::f16, 300, 1).front());
+  void* const graph = fake::begin_capture(stream_);
+  EXPECT_THAT([&] { coded.linear(1, Scalar::f16, 1, stream_); },
+              ThrowsMessage<Unsupported>(HasSubstr("and codes of y is not compiled")));
+  fake::end_capture(stream_);
+  fake::destroy_graph(graph);
+}
+
 TEST_F(RoundedSessions, measure_no_dense_product_and_keep_plans_of_their_own) {
   Session& s = of(265);
   const auto all = s.schedules(1, Scalar::f16, 1000, 2);
