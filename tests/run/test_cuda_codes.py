@@ -6,53 +6,22 @@ import copy
 
 import pytest
 import torch
+from coded import CASES, DTYPES, HERE, TYPES, scales_of, times, x_of
 from drawn import generator
-from gpu import HALVES, MARKS, prepared
-from rounded import types_of, values_of, weight_of
-from torch import Tensor
+from gpu import E4M3, HALVES, MARKS, prepared
+from rounded import values_of, weight_of
 
 import ladder
-import ladder.bitblas as bitblas
 from ladder import Unsupported
-from ladder.ops import activations, codes
+from ladder.ops import activations
 from ladder.testing import bound
 from ladder.types import parse
 
 pytestmark = MARKS
-CAPABILITY = torch.cuda.get_device_capability() if torch.cuda.is_available() else (0, 0)
-E4M3 = CAPABILITY >= (8, 9) and not torch.version.hip
-HERE = ("int8", "float8_e4m3") if E4M3 else ("int8",)
-DTYPES = {"int8": torch.int8, "float8_e4m3": torch.float8_e4m3fn}
-TYPES = {
-    "int8": "uint4,group=128,scale=float16,zero=midpoint",
-    "float8_e4m3": "float4_e2m1,group=32,scale=float16",
-}
-CASES = [(activation_type, type) for activation_type in HERE for type in types_of(activation_type)]
 OUT = (*HALVES, torch.float32)
 #: Without scales, whose sums float32 holds for K of 512, and of 8 bits for K of 4096 no longer.
 WHOLE = ("int1", "uint2,zero=midpoint", "int2", "ternary", "uint4", "int4", "uint4,zero=integer",
          "int8", "uint8", "uint8,zero=midpoint")  # fmt: skip
-
-
-def x_of(m: int, k: int, activation_type: str, most: int | None = None) -> Tensor:
-    """Codes: all of int8, or whole numbers to 7, whose sums by float8_e4m3 are exact."""
-    most = most or (127 if activation_type == "int8" else 7)
-    x = torch.randint(-most, most + 1, (m, k), generator=generator(m))
-    return x.to(DTYPES[activation_type]).cuda()
-
-
-def scales_of(m: int, kind: str) -> Tensor | None:
-    """Powers of two."""
-    if kind == "none":
-        return None
-    if kind == "static":
-        return torch.tensor([2.0**-6], device="cuda")
-    return torch.exp2(torch.arange(m, device="cuda") % 5 - 8.0)[:, None]
-
-
-def times(x: Tensor, scale: Tensor | None, values: Tensor) -> Tensor:
-    y = x.double() @ values.T
-    return y if scale is None else y * scale.double()
 
 
 @pytest.mark.parametrize("n,k", [(256, 512), (200, 1040)])  # whole blocks; ragged rows and columns
@@ -271,207 +240,3 @@ def test_what_does_not_fit_is_refused():
             op(given, scale, layer.image, bias, weight, 256, torch.float16)
     with pytest.raises(Unsupported, match="x_scale asks for a gradient"):
         layer.forward_codes(x, torch.ones(1, device="cuda", requires_grad=True))
-
-
-# --- codes of y ----------------------------------------------------------------------------------
-
-
-def same_codes(a: Tensor, b: Tensor) -> bool:
-    return a.dtype == b.dtype and torch.equal(a.float(), b.float())
-
-
-def codes_of(y: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:
-    """Of ``y`` that float32 holds, on the CPU, which tests/run/test_codes.py compares with all
-    codes."""
-    return activations.nearest_codes(y.float().cpu(), scale.cpu(), dtype).cuda()
-
-
-#: Ties and results beyond the codes; quotients that are no products with the inverse; zeros.
-OUT_SCALES = (2.0, 0.125, 0.7, 256.0)
-CODED = (torch.int8, torch.float8_e4m3fn)
-
-
-@pytest.mark.parametrize("n,k", [(256, 512), (201, 1040)])
-@pytest.mark.parametrize("activation_type,type", CASES)
-def test_codes_of_every_type_are_the_nearest(activation_type, type, n, k):
-    ttype = ladder.ttype(type)
-    if why := activations.gpu_objection(activation_type, str(ttype), n, k, 0):
-        pytest.skip(why)
-    weight = weight_of(type, n, k)
-    layer, values = prepared(weight), values_of(weight)
-    turn = 0
-    for m, kind in ((1, "none"), (2, "static"), (16, "each"), (33, "static"), (300, "each")):
-        x, scale = x_of(m, k, activation_type), scales_of(m, kind)
-        for out in CODED:
-            turn += 1
-            out_scale = torch.tensor([OUT_SCALES[turn % 4]], device="cuda")
-            y = layer.forward_codes(x, scale, out_dtype=out, out_scale=out_scale)
-            assert same_codes(y, codes_of(times(x, scale, values), out_scale, out)), (m, out)
-    assert layer._number_for_codes(DTYPES[activation_type]) is not None
-
-
-@pytest.mark.parametrize("m", [1, 2, 16, 17, 33, 257, 1025, 8193])
-@pytest.mark.parametrize("out", CODED)
-@pytest.mark.parametrize("activation_type", HERE)
-def test_codes_of_every_number_of_tokens_are_the_nearest_beside_a_bias(activation_type, out, m):
-    weight = weight_of(TYPES[activation_type], 256, 512)
-    bias = torch.arange(256, device="cuda").sub(128)
-    x, scale = x_of(m, 512, activation_type, 7), scales_of(m, "each")
-    exact = times(x, scale, values_of(weight)) + bias
-    for turn, dtype in enumerate((torch.float16, torch.bfloat16, torch.float32)):
-        layer = prepared(weight, bias.to(dtype))
-        out_scale = torch.tensor(OUT_SCALES[turn], device="cuda")
-        y = layer.forward_codes(x, scale, out_dtype=out, out_scale=out_scale)
-        assert same_codes(y, codes_of(exact, out_scale, out)), dtype
-
-
-@pytest.mark.parametrize("out", CODED)
-def test_codes_are_those_of_the_float32_result(out):
-    """Real numbers, whose sums of integers are exact in any order: the steps behind are the
-    same."""
-    torch.manual_seed(0)
-    dense = torch.nn.Linear(1024, 768)
-    layer = ladder.Linear.from_linear(dense, "int4,channel,scale=float32", method="nearest").cuda()
-    for m in (1, 40, 500):
-        x = torch.randint(-128, 128, (m, 1024), generator=generator(m)).to(torch.int8).cuda()
-        scale = torch.rand(m, 1, device="cuda") / 64
-        y = layer.forward_codes(x, scale, out_dtype=torch.float32)
-        for out_scale in (y.abs().amax() / 100, y.std() / 300, y.std() * 3):
-            given = layer.forward_codes(x, scale, out_dtype=out, out_scale=out_scale)
-            assert same_codes(given, codes_of(y, out_scale, out))
-
-
-def test_layers_go_from_codes_to_codes():
-    weights = weight_of(TYPES["int8"], 256, 512), weight_of(TYPES["int8"], 128, 256)
-    first, second = map(prepared, weights)
-    of_first, of_second = map(values_of, weights)
-    sy = torch.tensor([0.7], device="cuda")
-    for m in (1, 40, 300):
-        x, sx = x_of(m, 512, "int8"), scales_of(m, "static")
-        between = first.forward_codes(x, sx, out_dtype=torch.int8, out_scale=sy)
-        held = codes_of(times(x, sx, of_first), sy, torch.int8)
-        assert torch.equal(between, held)
-        y = second.forward_codes(between, sy, out_dtype=torch.float32)
-        sums = held.double() @ of_second.T
-        assert torch.equal(y, sums.float() * sy)
-
-
-def test_codes_of_no_number_are_nan_or_zero():
-    if not E4M3:
-        pytest.skip("needs compute capability 8.9")
-    layer = prepared(weight_of(TYPES["float8_e4m3"], 256, 512))
-    x, one = x_of(40, 512, "float8_e4m3"), torch.ones(1, device="cuda")
-    x.view(torch.uint8)[3, 7] = 0x7F
-    y = layer.forward_codes(x, out_dtype=torch.float8_e4m3fn, out_scale=one).float()
-    assert y[3].isnan().all() and y[[0, 1, 2, *range(4, 40)]].isfinite().all()
-    assert (layer.forward_codes(x, out_dtype=torch.int8, out_scale=one)[3] == 0).all()
-
-
-def test_a_graph_and_compiled_code_give_codes():
-    weight = weight_of(TYPES["int8"], 256, 512)
-    layer, values = prepared(weight), values_of(weight)
-    x, scale = x_of(24, 512, "int8"), scales_of(24, "static")
-    out_scale = torch.tensor([2.0], device="cuda")
-
-    def call() -> Tensor:
-        return layer.forward_codes(x, scale, out_dtype=torch.int8, out_scale=out_scale)
-
-    call()
-    graph = torch.cuda.CUDAGraph()
-    with torch.inference_mode(), torch.cuda.graph(graph):
-        y = call()
-    for seed in (25, 26):
-        x.copy_(x_of(seed, 512, "int8")[:24])
-        out_scale.mul_(0.5)
-        graph.replay()
-        assert same_codes(y, codes_of(times(x, scale, values), out_scale, torch.int8))
-    number = layer._number_for_codes(torch.int8)
-    for bias in (None, torch.zeros(256, device="cuda").half(), torch.zeros(256, device="cuda")):
-        arguments = (x, scale, layer.image, bias, number, 256, torch.int8, out_scale)
-        torch.library.opcheck(torch.ops.ladder.linear_codes.default, arguments)
-    compiled = torch.compile(layer.forward_codes, fullgraph=True, backend="eager", dynamic=True)
-    for m in (2, 40):
-        x = x_of(m, 512, "int8")
-        y = compiled(x, scale, out_dtype=torch.int8, out_scale=out_scale)
-        assert same_codes(y, codes_of(times(x, scale, values), out_scale, torch.int8))
-
-
-def test_a_scale_of_y_that_does_not_fit_is_refused():
-    layer = prepared(weight_of(TYPES["int8"], 256, 512))
-    number = layer._number_for_codes(torch.int8)
-    op, x, one = torch.ops.ladder.linear_codes, x_of(4, 512, "int8"), torch.ones(1).cuda()
-    refused = {
-        "out_scale is missing, and y has dtype int8": (torch.int8, None),
-        "out_scale is given, and y has dtype float16": (torch.float16, one),
-        "out_scale is 2 numbers of float32, not one": (torch.int8, torch.ones(2).cuda()),
-        "out_scale is 1 numbers of float16": (torch.int8, one.half()),
-        "out_scale is 1 numbers of float32, not one of float32 on the": (torch.int8, one.cpu()),
-    }
-    for message, (dtype, scale) in refused.items():
-        with pytest.raises(ValueError, match=message):
-            op(x, None, layer.image, None, number, 256, dtype, scale)
-    with pytest.raises(ladder.InvalidArgument, match="out_scale is on cpu, and x on cuda:0"):
-        layer.forward_codes(x, out_dtype=torch.int8, out_scale=one.cpu())
-
-
-# --- ladder.bitblas ------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("out", ["int32", "float16", "float32"])
-@pytest.mark.parametrize("W", ["int1", "int2", "uint2", "int4", "uint4", "int8", "uint8"])
-def test_bitblas_multiplies_int8_exactly(W, out):
-    """BitNet's int2 by int8 among them; int8 by int8 is torch's integer product."""
-    k = 1024
-    matmul = bitblas.Matmul(
-        bitblas.MatmulConfig(
-            N=200, K=k, A_dtype="int8", W_dtype=W, accum_dtype="int32", out_dtype=out
-        )  # fmt: skip
-    )
-    signed = W.startswith("int")
-    if W == "int1":
-        given = torch.randint(0, 2, (200, k), generator=generator(1)) * 2 - 1
-    else:
-        low = -(1 << (matmul.bit - 1)) if signed else 0
-        given = torch.randint(low, low + (1 << matmul.bit), (200, k), generator=generator(1))
-    packed = matmul.transform_weight(given.to(torch.int8 if signed else torch.uint8)).cuda()
-    for m in (1, 5, 16, 17, 300):
-        x = torch.randint(-128, 128, (m, k), generator=generator(m)).to(torch.int8).cuda()
-        exact = x.double() @ given.double().cuda().T
-        assert torch.equal(matmul(x, packed), exact.to(getattr(torch, out)))
-    if W != "int8":
-        (kept,) = matmul._images._kept.values()
-        assert kept.image.for_codes is not None
-
-
-@pytest.mark.parametrize("W", ["e4m3_float8", "fp4_e2m1"])
-def test_bitblas_multiplies_float8_by_bytes(W):
-    if not E4M3:
-        pytest.skip("needs compute capability 8.9")
-    matmul = bitblas.Matmul(
-        bitblas.MatmulConfig(N=200, K=512, A_dtype="e4m3_float8", W_dtype=W, out_dtype="float32")
-    )
-    values = torch.randint(-2, 3, (200, 512), generator=generator(2)).float()
-    element = parse(W).element
-    table = element.values.float()
-    stored = (table[None] - values.view(-1, 1)).abs().nan_to_num(9e9).argmin(-1).view(200, 512)
-    packed = matmul.weight_transform(stored.to(torch.uint8)).cuda()
-    for m in (1, 16, 100):
-        x = x_of(m, 512, "float8_e4m3")
-        y = matmul(x, packed)
-        assert torch.equal(y, (x.double() @ values.double().cuda().T).float())
-    (kept,) = matmul._images._kept.values()
-    assert kept.image.for_codes is not None
-
-
-def test_the_bound_by_which_int32_is_chosen_is_that_of_the_kernels():
-    """The largest sum that float32 is said to hold, and the next smaller."""
-    k = 16384
-    stored = torch.zeros(64, k, dtype=torch.int64)  # -8 of int4 as two's complement is 8
-    stored[:] = 8
-    weight = ladder.Weight.from_codes(stored.to(torch.uint8), parse("int4"))
-    layer = prepared(weight)
-    assert codes.are_exact_in_float32(parse("int4"), k)
-    x = torch.full((3, k), -128, dtype=torch.int8, device="cuda")
-    x[1, 0] = -127
-    y = layer.forward_codes(x, out_dtype=torch.int32)
-    assert y[:, 0].tolist() == [2**24, 2**24 - 8, 2**24]
