@@ -47,6 +47,7 @@ def explain(
     batch: int = 1,
     windows: str = "",
     residual: bool = False,
+    codes_of_y: str = "",
 ) -> list[tuple[str, str]]:
     """
     Every value between a tType and a kernel: (title, text), in order.

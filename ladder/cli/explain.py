@@ -56,6 +56,10 @@ def explain(
     residual: Annotated[
         bool, typer.Option("--residual", help="Added to y before it is rounded.")
     ] = False,
+    codes_of_y: Annotated[
+        str,
+        typer.Option(help="y is codes by a static scale: int8 or float8_e4m3."),
+    ] = "",
     batch: Annotated[
         int, typer.Option(min=1, help="Products side by side, each of m tokens and its own weight.")
     ] = 1,
@@ -105,7 +109,7 @@ def explain(
                 raise InvalidArgument(f"{option} is {given}, but without --conv there is no window")
     sections = native(
         m, n, k, ttype, activation, device, candidates, everything, dependent_launch,
-        activation_type, batch, windows, residual,
+        activation_type, batch, windows, residual, codes_of_y,
     )  # fmt: skip
     if not source:
         sections = [section for section in sections if section[0] != "source"]

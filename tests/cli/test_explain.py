@@ -308,6 +308,16 @@ def test_a_residual_is_an_operand_of_the_kernel(capsys):
     assert "residual" not in run(capsys, "--source", m=8, n=512, k=128)
 
 
+def test_codes_of_y_are_made_by_the_kernel(capsys):
+    shape = {"m": 64, "n": 512, "k": 128}
+    of_codes = ("--activation-type", "int8", "--codes-of-y", "float8_e4m3")
+    out = run(capsys, *of_codes, "--source", **shape)
+    assert "e4m3 = codes of 1/sy f32 * t[m] f32 * sum k=128" in out
+    assert "y_scale" in out.split("== source ==")[1]
+    assert main([*arguments(**shape), "--codes-of-y", "int4"]) == 1
+    assert 'codes of y are "int4", not int8 or float8_e4m3' in capsys.readouterr().err
+
+
 def test_a_batch_has_kernels_for_all_of_its_weights(capsys):
     out = run(capsys, "--batch", "16", m=300, n=512, k=128)
     assert "batch of 16: y[m<=300, n=512]" in out

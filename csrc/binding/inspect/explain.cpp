@@ -36,6 +36,7 @@ struct Request {
   std::int64_t batch;
   std::string windows;
   bool residual;
+  std::string codes_of_y;
 };
 
 /// As runtime/expert_products.h divides rows: those of the first kernel.
@@ -143,6 +144,14 @@ std::string schedule_text(const Schedule& schedule, const Decisions& decisions) 
                 '\n');
 }
 
+/// Of y that is codes; "": y is numbers.
+std::optional<Scalar> coded_called(const std::string& name) {
+  if (name.empty()) return std::nullopt;
+  LADDER_REQUIRE(name == "int8" || name == "float8_e4m3", "codes of y are \"", name,
+                 "\", not int8 or float8_e4m3");
+  return rounded_called(name)->scalar;
+}
+
 std::vector<Section> explain(const Request& request) {
   const TType& type = ttype(request.weight);
   LADDER_REQUIRE(request.activation == "float16" || request.activation == "bfloat16",
@@ -165,6 +174,7 @@ std::vector<Section> explain(const Request& request) {
   }
   problem.round_x(rounded_called(request.activation_type));
   problem.set_residual(request.residual);
+  problem.quantise_y(coded_called(request.codes_of_y));
   check(problem);
   out.emplace_back("expression", to_string(problem) + '\n');
   const auto form = matmul_form(tensor_expr(problem));
@@ -233,14 +243,15 @@ void add_explain(python::Module& module) {
       [](std::int64_t m, std::int64_t n, std::int64_t k, const std::string& weight,
          const std::string& activation, const std::string& device, int candidates, bool all,
          bool dependent_launch, const std::string& activation_type, std::int64_t batch,
-         const std::string& windows, bool residual) {
+         const std::string& windows, bool residual, const std::string& codes_of_y) {
         return explain({m, n, k, weight, activation, device, candidates, all, dependent_launch,
-                        activation_type, batch, windows, residual});
+                        activation_type, batch, windows, residual, codes_of_y});
       },
       "Every value between a tType and a kernel: (title, text), in order.", arg("m"), arg("n"),
       arg("k"), arg("weight"), arg("activation"), arg("device"), arg("candidates", 8),
       arg("all", false), arg("dependent_launch", false), arg("activation_type", ""),
-      arg("batch", 1), arg("windows", ""), arg("residual", false));
+      arg("batch", 1), arg("windows", ""), arg("residual", false),
+      arg("codes_of_y", ""));
 }
 
 }  // namespace ladder::inspect
