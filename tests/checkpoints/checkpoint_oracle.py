@@ -316,6 +316,11 @@ def fp8(n, k, *, kind="blocks", seed=0) -> Truth:
     return truth
 
 
+#: quantization_config of layers of :func:`fp8`, kind "channel", as FBGEMM's files have it.
+FBGEMM = {"quant_method": "fbgemm_fp8", "activation_scale_ub": 1200.0,
+          "modules_to_not_convert": ["lm_head"]}  # fmt: skip
+
+
 def fp8_expert_of_4_bits(n, k, *, seed=0) -> Truth:
     """A projection of an expert as DeepSeek-V4 stores it among layers of :func:`fp8`."""
     truth = compressed(n, k, form="mxfp4-pack-quantized", seed=seed)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from checkpoint_oracle import (
+    FBGEMM,
     awq,
     compressed,
     compressed_settings,
@@ -34,8 +35,8 @@ AWQ = {"quant_method": "awq", "bits": 4, "group_size": 32, "version": "gemm"}
 COMPRESSED = compressed_settings(symmetric=False, order=True)
 AUTO_ROUND = GPTQ | {"quant_method": "auto-round", "packing_format": "auto_round:auto_gptq"}
 QUARK = quark_settings("fp4", "per_group", x={"is_dynamic": True})
-KINDS = ["gptq", "awq", "compressed", "fp8", "auto-round", "bitnet", "nf4", "int8", "quark", "hqq",
-         "torchao", "mlx"]  # fmt: skip
+KINDS = ["gptq", "awq", "compressed", "fp8", "fbgemm", "auto-round", "bitnet", "nf4", "int8",
+         "quark", "hqq", "torchao", "mlx"]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -49,6 +50,8 @@ def folders():
         packed = tensors_of({"a": compressed(32, 64, symmetric=False, order=True)})
         write_folder(Path(top, "compressed"), COMPRESSED, [packed])
         write_folder(Path(top, "fp8"), fp8_settings(), [tensors_of({"a": fp8(32, 64)})])
+        packed = tensors_of({"a": fp8(32, 64, kind="channel")})
+        write_folder(Path(top, "fbgemm"), FBGEMM, [packed])
         packed = tensors_of({"a": gptq(32, 64, g_idx=False)})
         write_folder(Path(top, "auto-round"), AUTO_ROUND, [packed])
         write_folder(Path(top, "bitnet"), BITNET, [tensors_of({"a": bitnet(32, 64)})])

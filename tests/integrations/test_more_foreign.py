@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Unmodified folders of bitsandbytes, AutoRound, BitNet and Quark; test_transformers_enable.py has
-those of other packages."""
+"""Unmodified folders of bitsandbytes, AutoRound, BitNet, Quark and FBGEMM;
+test_transformers_enable.py has those of other packages."""
 
 import json
 import sys
 
 import pytest
 import torch
-from checkpoint_oracle import awq, gptq
+from checkpoint_oracle import FBGEMM, awq, fp8, gptq
 from hf_mixtures import fresh
 from hf_models import check_equal, edit_config, edit_tensors, foreign_folder, load, logits
 from more_oracles import BITNET, INT8, NF4, bitnet, bnb, llm_int8, quark, quark_settings
@@ -51,6 +51,7 @@ FORMS = {
         quark_settings("fp4", "per_group"),
         None,
     ),
+    "fbgemm_fp8": (lambda n, k, seed: fp8(n, k, kind="channel", seed=seed), FBGEMM, None),
     "bitnet divides": (
         lambda n, k, seed: bitnet(n, k, divides=True, seed=seed),
         {"quant_method": "bitnet"},

@@ -208,6 +208,11 @@ def fp8(modules: Iterable[str], form: str, *, exponent: int = 0) -> Foreign:
     return Foreign(layers, oracle.fp8_settings(form))
 
 
+def fbgemm(modules: Iterable[str]) -> Foreign:
+    """Layers of quant_method "fbgemm_fp8", whose scales are powers of two."""
+    return Foreign(fp8(modules, "channel").layers, oracle.FBGEMM)
+
+
 def modelopt(modules: Iterable[str], algorithm: str, *, exponent: int = 0) -> Foreign:
     """Layers of quant_method "modelopt", whose scales are powers of two: NVFP4, FP8 and AWQ. What
     columns of x are multiplied by is in the values of the weight."""

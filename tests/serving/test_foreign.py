@@ -74,6 +74,7 @@ FORMS = {
     },
     "auto_round 7": lambda modules: foreign.auto_round(modules, "auto_round", bits=7),
     **{f"fp8 {kind}": lambda modules, kind=kind: foreign.fp8(modules, kind) for kind in oracle.FP8},
+    "fbgemm_fp8": foreign.fbgemm,
     **{
         f"modelopt {kind}": lambda modules, kind=kind: foreign.modelopt(modules, kind)
         for kind in ("FP8", "NVFP4", "NVFP4_AWQ", "W4A8_AWQ", "W4A16_AWQ")
@@ -96,8 +97,8 @@ def test_a_folder_of_another_package_is_served_as_it_is(form, tmp_path):
 @pytest.mark.parametrize(
     "form", ("gptq4 asymmetric gptq", "gptq3 asymmetric gptq_v2", "awq",
              "compressed-tensors 4 asymmetric", "compressed-tensors 3 padded",
-             "compressed-tensors float8 static", "fp8 blocks", "fp8 static", "modelopt FP8",
-             "modelopt NVFP4", "modelopt W4A8_AWQ", "auto_round:auto_gptq"),
+             "compressed-tensors float8 static", "fp8 blocks", "fp8 static", "fbgemm_fp8",
+             "modelopt FP8", "modelopt NVFP4", "modelopt W4A8_AWQ", "auto_round:auto_gptq"),
 )  # fmt: skip
 @pytest.mark.parametrize("name", ("gate_up_proj", "down_proj", "router"))
 def test_each_layer_of_another_package_is_served(form, name, tmp_path):
@@ -115,9 +116,9 @@ def test_each_layer_of_another_package_is_served(form, name, tmp_path):
     ("gptq4 asymmetric gptq", "gptq3 asymmetric gptq_v2", "gptq8 symmetric gptq",
      "gptq4 asymmetric desc_act gptq", "awq", "compressed-tensors 4 asymmetric",
      "compressed-tensors 3 padded", "compressed-tensors 4 actorder",
-     "compressed-tensors float8 static", "fp8 static", "modelopt FP8", "modelopt NVFP4",
-     "modelopt W4A8_AWQ", "auto_round:auto_gptq", "auto_round:auto_awq", "quark fp8_e4m3",
-     "quark fp4"),
+     "compressed-tensors float8 static", "fp8 static", "fbgemm_fp8", "modelopt FP8",
+     "modelopt NVFP4", "modelopt W4A8_AWQ", "auto_round:auto_gptq", "auto_round:auto_awq",
+     "quark fp8_e4m3", "quark fp4"),
 )  # fmt: skip
 def test_ranks_of_another_packages_folder_add_up(form, name, size, tmp_path):
     from test_parallel import on_ranks, share

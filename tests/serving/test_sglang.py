@@ -208,17 +208,20 @@ def test_a_tensor_that_does_not_come_is_named(part, tmp_path):
     (foreign.compressed_8, {"activations": "float8 static"}),
     (foreign.fp8, {"form": "blocks"}),
     (foreign.fp8, {"form": "static"}),
+    (foreign.fbgemm, {}),
     (foreign.modelopt, {"algorithm": "NVFP4"}),
     (foreign.modelopt, {"algorithm": "W4A8_AWQ"}),
     (foreign.auto_round, {"packing": "auto_round:auto_gptq"}),
     (foreign.quark, {"dtype": "fp4"}),
-], ids=("gptq", "awq", "W8A8 of float8", "fp8 in blocks", "fp8", "nvfp4", "W4A8 AWQ", "AutoRound",
-        "Quark"))  # fmt: skip
+], ids=("gptq", "awq", "W8A8 of float8", "fp8 in blocks", "fp8", "FBGEMM", "nvfp4", "W4A8 AWQ",
+        "AutoRound", "Quark"))  # fmt: skip
 def test_a_folder_of_another_package_is_served_as_it_is(kind, how, name, tmp_path):
     check(kind(parts_of(name), **how), name, tmp_path)
 
 
-@pytest.mark.parametrize("method", ("gptq", "awq", "fp8", "modelopt", "w4afp8", "quark"))
+@pytest.mark.parametrize(
+    "method", ("gptq", "awq", "fp8", "fbgemm_fp8", "modelopt", "w4afp8", "quark")
+)
 def test_a_folder_of_another_package_is_taken_only_when_asked(method):
     from sglang.srt.layers.quantization import QUANTIZATION_METHODS
 

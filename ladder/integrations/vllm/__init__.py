@@ -18,8 +18,8 @@ FIRST, UNTRIED = (0, 26), (0, 34)
 VARIABLE = "LADDER_VLLM"
 WORDS = (
     "off", "any-version", "kernel",
-    "auto-round", "awq", "bitnet", "bitsandbytes", "compressed-tensors", "fp8", "gptq", "hqq",
-    "intel/auto-round", "mlx", "modelopt", "mxfp4", "quark", "torchao", "w4afp8",
+    "auto-round", "awq", "bitnet", "bitsandbytes", "compressed-tensors", "fbgemm_fp8", "fp8",
+    "gptq", "hqq", "intel/auto-round", "mlx", "modelopt", "mxfp4", "quark", "torchao", "w4afp8",
 )  # fmt: skip
 
 
