@@ -18,6 +18,8 @@ _WATCHED = {
     "diffusers.models.modeling_utils": "ladder.integrations.diffusers.saving",
     "diffusers.loaders.lora_pipeline": "ladder.integrations.diffusers.lora",
     "peft.tuners.lora.model": "ladder.integrations.peft",
+    "peft.tuners.mixed.model": "ladder.integrations.peft",
+    "peft.tuners.xlora.model": "ladder.integrations.peft",
     "torch.optim.swa_utils": "ladder.integrations.averaging",
 }
 _SUBMODULES = ("diffusers", "peft", "transformers")

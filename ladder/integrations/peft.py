@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PEFT: LoRA adapters on packed weights.
+"""PEFT: LoRA adapters on packed weights; other kinds are in :mod:`ladder.integrations.peft_layers`.
 
-PEFT chooses the adapter of a layer by a fixed list of functions, the last of which knows torch's
-own layers; ladder's comes before that one.
+PEFT chooses the LoRA layer of a linear layer by a fixed list of functions, the last of which knows
+torch's own layers; ladder's comes before that one.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import importlib
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -20,10 +21,9 @@ from torch import Tensor, nn
 
 from ladder.errors import Unsupported
 from ladder.integrations.peft_dora import Dora
-from ladder.integrations.peft_requests import inject_wrapper, saved_check_wrapper
+from ladder.integrations.peft_layers import check_base, inject_wrapper, refuse_merge, tuner_wrapper
+from ladder.integrations.peft_requests import saved_check_wrapper
 from ladder.nn.linear import Linear
-from ladder.nn.merged_layer import MergedLinear
-from ladder.nn.parallel import ParallelLinear
 from ladder.ops.transforms import plus
 
 #: Ways to start an adapter that do not look at the weight.
@@ -45,15 +45,7 @@ class LoraLinear(nn.Module, LoraLayer):
         lora_alpha: int = 1,
         **kwargs: Any,
     ) -> None:
-        if isinstance(base_layer, ParallelLinear):
-            raise Unsupported("adapters need whole layers: load without tensor parallelism")
-        if isinstance(base_layer, Linear) and base_layer.activation is not None:
-            raise Unsupported(
-                f"adapters add to the sums of a layer, and this one ends with its activation, "
-                f"{base_layer.activation}: set base_layer.activation to None"
-            )
-        if isinstance(base_layer, MergedLinear):
-            base_layer.ungate()  # the adapter adds to its sums
+        check_base(base_layer)
         super().__init__()
         LoraLayer.__init__(self, base_layer, **kwargs)
         self._active_adapter = adapter_name
@@ -128,10 +120,7 @@ class LoraLinear(nn.Module, LoraLayer):
         return self.get_base_layer().weight
 
     def merge(self, safe_merge: bool = False, adapter_names: list[str] | None = None) -> None:
-        raise Unsupported(
-            "an adapter cannot be merged into a packed weight without quantising it anew; keep it "
-            "beside the weight, or load the model, call model.dequantize(), and merge into that"
-        )
+        refuse_merge()
 
     def unmerge(self) -> None:
         """Nothing is ever merged."""
@@ -143,21 +132,25 @@ class LoraLinear(nn.Module, LoraLayer):
 def register() -> None:
     """Let ``peft.get_peft_model`` put adapters on ladder.Linear, and refuse what it would leave
     untrained in silence. Doing it again is harmless."""
-    lora_model = importlib.import_module("peft.tuners.lora.model")
+    lora = importlib.import_module("peft.tuners.lora.model")
     tuners_utils = importlib.import_module("peft.tuners.tuners_utils")
-    if not getattr(lora_model.dispatch_default, "_ladder", False):
-        lora_model.dispatch_default = _dispatcher(lora_model.dispatch_default)
-        lora_model.LoraModel._replace_module = _replacer(lora_model.LoraModel._replace_module)
-    name = "_maybe_include_all_linear_layers"
-    if hasattr(tuners_utils, name) and not getattr(getattr(tuners_utils, name), "_ladder", False):
-        setattr(tuners_utils, name, _all_linear(getattr(tuners_utils, name)))
-    wrapped: list[tuple[type, str, Callable[..., Any]]] = [
+    # Imported after this one, and registered then.
+    mixed, xlora = (sys.modules.get(f"peft.tuners.{name}.model") for name in ("mixed", "xlora"))
+    wrapped: list[tuple[Any, str, Callable[..., Any]]] = [
+        (lora, "dispatch_default", _dispatcher),
+        (tuners_utils, "_maybe_include_all_linear_layers", _all_linear),
+        (xlora, "convert_layers_to_xlora", _xlora_converter),
+        (getattr(mixed, "MixedModel", None), "_replace_module", _replacer),
+        (lora.LoraModel, "_replace_module", _replacer),
+        (BaseTuner, "_replace_module", _replacer),
         (ModulesToSaveWrapper, "check_module", saved_check_wrapper),
+        (BaseTuner, "__init__", tuner_wrapper),
         (BaseTuner, "inject_adapter", inject_wrapper),
     ]
     for owner, name, wrapper in wrapped:
-        if not getattr(getattr(owner, name), "_ladder", False):
-            setattr(owner, name, wrapper(getattr(owner, name)))
+        theirs = getattr(owner, name, None)
+        if theirs is not None and not getattr(theirs, "_ladder", False):
+            setattr(owner, name, wrapper(theirs))
 
 
 def _dispatcher(others: Callable[..., Any]) -> Callable[..., Any]:
@@ -174,15 +167,32 @@ def _dispatcher(others: Callable[..., Any]) -> Callable[..., Any]:
 
 def _replacer(others: Callable[..., Any]) -> Callable[..., Any]:
     """PEFT moves an adapter to the device of ``qweight``, which is None while kernels have the
-    codes; ours is on the device of its layer since it was made."""
+    codes; ours is on the device of its layer since it was made. To a layer that is put back it
+    would give its own weight anew."""
 
     def replace(self: Any, parent: nn.Module, name: str, new: nn.Module, child: nn.Module) -> None:
-        if isinstance(new, LoraLinear):
+        if isinstance(new, (LoraLinear, Linear)):
             setattr(parent, name, new)
         else:
             others(self, parent, name, new, child)
 
+    replace._ladder = True
     return replace
+
+
+def _xlora_converter(others: Callable[..., Any]) -> Callable[..., Any]:
+    """X-LoRA would pass over ladder's layers, and mix nothing."""
+
+    def convert(base: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        if any(isinstance(module, LoraLinear) for module in base.modules()):
+            raise Unsupported(
+                "XLORA does not mix adapters on packed layers: load, call model.dequantize(), and "
+                "mix there, or give each row its adapter (adapter_names)"
+            )
+        return others(base, *args, **kwargs)
+
+    convert._ladder = True
+    return convert
 
 
 def _all_linear(others: Callable[..., Any]) -> Callable[..., Any]:

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ladder.integrations.peft_layers import values_of
 from ladder.nn.linear import Linear
 
 
@@ -63,10 +64,7 @@ class Magnitudes(nn.Module):
         known, traced = self._squares, torch.compiler.is_compiling()
         if known is not None and (traced or _is_of(known[0], base)):
             return known[1]
-        values = base.packed_weight.dequantize()
-        if base.pre_scale is not None:
-            values = values * base.pre_scale
-        squares = values.square().sum(1)
+        squares = values_of(base).square().sum(1)
         if not traced:
             state = [(weakref.ref(part), _version(part)) for part in _parts(base)]
             self._squares = state, squares

@@ -31,27 +31,20 @@ def saved_check_wrapper(others: Callable[..., Any]) -> Callable[..., Any]:
     return check
 
 
-def inject_wrapper(others: Callable[..., Any]) -> Callable[..., Any]:
-    """Of ``BaseTuner.inject_adapter``: raises Unsupported, before a layer is replaced, where
-    ``modules_to_save`` or ``target_parameters`` names what is packed."""
-
-    def inject(self: Any, model: nn.Module, adapter_name: str, *args: Any, **kwargs: Any) -> Any:
-        config = self.peft_config[adapter_name]
-        saved = tuple(getattr(config, "modules_to_save", None) or ())
-        targets = getattr(config, "target_parameters", None) or ()
-        for name, module in model.named_modules():
-            if saved and name.endswith(saved):  # as PEFT finds them
-                _check_saved(name, module)
-            for whole in _stands_for(name, module):
-                if any(whole == target or whole.endswith(f".{target}") for target in targets):
-                    raise Unsupported(
-                        f"target_parameters: {whole} is packed, and no parameter; adapters come to "
-                        "packed linear layers by target_modules, to packed experts not"
-                    )
-        return others(self, model, adapter_name, *args, **kwargs)
-
-    inject._ladder = True
-    return inject
+def check_requests(config: Any, model: nn.Module) -> None:
+    """Raises Unsupported where ``modules_to_save`` or ``target_parameters`` names what is
+    packed."""
+    saved = tuple(getattr(config, "modules_to_save", None) or ())
+    targets = getattr(config, "target_parameters", None) or ()
+    for name, module in model.named_modules():
+        if saved and name.endswith(saved):  # as PEFT finds them
+            _check_saved(name, module)
+        for whole in _stands_for(name, module):
+            if any(whole == target or whole.endswith(f".{target}") for target in targets):
+                raise Unsupported(
+                    f"target_parameters: {whole} is packed, and no parameter; adapters come to "
+                    "packed linear layers by target_modules, to packed experts not"
+                )
 
 
 def _check_saved(name: str, saved: nn.Module) -> None:

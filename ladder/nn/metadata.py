@@ -68,6 +68,8 @@ class WeightMetadata(Tensor):
                 return func(*args, **kwargs)
             if name == "requires_grad_" and False in (*args[1:], *kwargs.values()):
                 return first
+            if name == "__set__" and func.__self__.__name__ == "requires_grad" and not args[1]:
+                return None
         _refuse(name)
 
     @classmethod

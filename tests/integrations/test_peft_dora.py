@@ -5,48 +5,19 @@ import copy
 
 import pytest
 import torch
-from torch import nn
+from adapted_nets import Beside, close, dense_net, layers, packed_net, x_of
 
-import ladder
 from ladder.nn.merged import MergedWeight
 from ladder.nn.merged_layer import MergedLinear
 
 peft = pytest.importorskip("peft")
 
 PARTS = ("lora_A", "lora_B", "lora_magnitude_vector")
-K, N = 96, 40
-
-
-class Net(nn.Module):
-    def __init__(self, first: nn.Module, second: nn.Module) -> None:
-        super().__init__()
-        self.first, self.second = first, second
-
-    def forward(self, x):
-        return self.second(torch.tanh(self.first(x)))
-
-
-def packed_net():
-    torch.manual_seed(0)
-    first, second = nn.Linear(K, N), nn.Linear(N, 8, bias=False)
-    return Net(
-        ladder.Linear.from_linear(first, "uint4,group=32,scale=float16,zero=integer"),
-        ladder.Linear.from_linear(second, "nf4,group=8,scale=float16"),
-    )
-
-
-def dense_net():
-    net = packed_net()
-    return Net(net.first.dequantize(), net.second.dequantize())
 
 
 def adapted(net, **options):
     config = {"r": 4, "lora_alpha": 6, "use_dora": True, "target_modules": ["first", "second"]}
     return peft.get_peft_model(net, peft.LoraConfig(**config | options))
-
-
-def layers(model):
-    return [model.base_model.model.first, model.base_model.model.second]
 
 
 def draw(model, seed=1):
@@ -58,15 +29,6 @@ def draw(model, seed=1):
                 weight = getattr(layer, part)["default"].weight
                 weight.copy_(torch.rand(weight.shape, generator=source) + 0.1)
     return model
-
-
-def x_of(*shape):
-    return torch.randn(*shape, K, generator=torch.Generator().manual_seed(2))
-
-
-def close(one, other):
-    """But for the order of sums of up to 96 products in float32, in a few layers."""
-    return (one - other).norm() <= 1e-5 * other.norm()
 
 
 def test_it_begins_as_the_model_without_with_the_norms_of_rows():
@@ -126,15 +88,10 @@ def test_norms_follow_weights_that_change_and_copies():
 
 def test_columns_that_are_scaled_first_count():
     net, dense = packed_net(), dense_net()
-    scale = torch.linspace(0.5, 2, K)
+    scale = torch.linspace(0.5, 2, net.first.in_features)
     net.first.pre_scale = scale
     dense.first.weight.data.mul_(scale)
     assert close(draw(adapted(net))(x_of(3)), draw(adapted(dense))(x_of(3)))
-
-
-class Beside(Net):
-    def forward(self, x):
-        return torch.cat([self.first(x), self.second(x)], -1)
 
 
 def test_layers_that_share_a_weight_are_as_apart():

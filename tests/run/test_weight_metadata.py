@@ -48,6 +48,15 @@ def test_it_answers_what_a_dense_weight_would(layer):
     assert ladder.Linear(K, N, device="meta").weight.is_meta
 
 
+def test_it_takes_that_it_does_not_train_and_refuses_that_it_does(layer):
+    """PEFT's AdaLoRA freezes the weight so."""
+    weight = layer.weight
+    weight.requires_grad = False
+    assert not weight.requires_grad
+    with pytest.raises(ladder.Unsupported, match="the weight is packed"):
+        weight.requires_grad = True
+
+
 def test_tensors_of_its_shape_and_dtype_can_be_made(layer):
     weight = layer.weight
     made = torch.zeros_like(weight)
