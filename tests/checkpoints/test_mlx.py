@@ -15,7 +15,7 @@ from ladder.checkpoints import FORMATS, open_folder, repack
 from ladder.checkpoints.convert import convert
 from ladder.checkpoints.info import describe
 from ladder.checkpoints.layer import is_embedding
-from ladder.checkpoints.mlx_config import MODES, Config, are_settings
+from ladder.checkpoints.mlx_config import MODES, Config, are_settings, settings_of
 from ladder.errors import CheckpointError, Unsupported
 from ladder.integrations.serving.stored import Folder
 
@@ -123,8 +123,31 @@ def test_settings_that_differ_are_both_named(tmp_path, left_nothing):
     config = json.loads((source / "config.json").read_text())
     config["quantization_config"]["bits"] = 8
     (source / "config.json").write_text(json.dumps(config))
-    with pytest.raises(CheckpointError, match="differ: .*'bits': 4.* and .*'bits': 8"):
+    with pytest.raises(CheckpointError, match=r"quantization_config differ: bits is 4 and 8$"):
         repack(source, left_nothing)
+
+
+@pytest.mark.parametrize(("more", "why"), [
+    ({"lm_head": False}, "lm_head is not there and False$"),
+    ({"lm_head": {"bits": 8}, "mode": "mxfp4"}, "mode is 'affine' and 'mxfp4'$"),
+    (None, "group_size is 32 and not there$"),
+])  # fmt: skip
+def test_one_key_of_settings_that_differ_is_named(more, why):
+    """mlx-lm lists hundreds of modules there."""
+    with pytest.raises(CheckpointError, match=why):
+        settings_of({"quantization": MLX, "quantization_config": MLX | more if more else {}})
+
+
+@pytest.mark.parametrize("more", [{"quant_method": ""}, {"quant_method": "mlx"}])
+def test_a_method_beside_the_same_settings_makes_no_difference(more):
+    assert settings_of({"quantization": MLX, "quantization_config": MLX | more}) == MLX
+    assert settings_of({"quantization": MLX | more, "quantization_config": MLX}) == MLX | more
+
+
+def test_settings_of_another_method_are_not_mlxs_by_either_key():
+    gptq = {"quant_method": "gptq", "bits": 4, "group_size": 128}
+    for said in ({"quantization": gptq}, {"quantization_config": gptq, "quantization": MLX}):
+        assert settings_of(said) is None
 
 
 def test_modules_have_settings_of_their_own():
