@@ -340,6 +340,20 @@ def test_tensors_of_another_model_are_refused(change, why, tmp_path, left_nothin
         repack(source, left_nothing)
 
 
+def test_code_of_a_folder_does_not_run(tmp_path, monkeypatch):
+    """transformers asks at the terminal, and here the answer would be yes."""
+    source = folder_of(tmp_path / "a", mlx(8, 64).tensors)
+    config = json.loads((source / "config.json").read_text())
+    names = {"AutoConfig": "configuration_toy.ToyConfig", "AutoModelForCausalLM": "toy.Toy"}
+    (source / "config.json").write_text(json.dumps(config | {"auto_map": names}))
+    ran = tmp_path / "ran"
+    (source / "configuration_toy.py").write_text(f"open({str(ran)!r}, 'w').close()\n")
+    monkeypatch.setattr("builtins.input", lambda text: "y")
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "m"))
+    repack(source, tmp_path / "b")
+    assert not ran.exists()
+
+
 def test_packed_weights_of_no_linear_layer_are_refused(monkeypatch, left_nothing):
     """As a router would be of a name that ladder does not know for one."""
     monkeypatch.setattr(FORMATS["mlx"], "is_decoded", is_embedding)
