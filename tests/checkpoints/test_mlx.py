@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from ladder.checkpoints import FORMATS, open_folder, repack
 from ladder.checkpoints.convert import convert
+from ladder.checkpoints.folder import StoredConfig
 from ladder.checkpoints.info import describe
 from ladder.checkpoints.layer import is_embedding
 from ladder.checkpoints.mlx_config import MODES, Config, are_settings, settings_of
@@ -352,6 +353,15 @@ def test_code_of_a_folder_does_not_run(tmp_path, monkeypatch):
     monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "m"))
     repack(source, tmp_path / "b")
     assert not ran.exists()
+
+
+def test_decoded_routers_are_listed_as_dense(tmp_path):
+    repack(FIXTURES / "qwen3_moe", tmp_path / "b")
+    made = json.loads((tmp_path / "b" / "config.json").read_text())["quantization_config"]
+    stored = StoredConfig.from_dict(made)
+    assert stored.type_of("model.layers.0.mlp.gate") is None
+    assert stored.type_of("model.layers.0.mlp.experts.0.gate_proj") is not None
+    assert not any(is_embedding(name) for name in stored.modules_to_not_convert)
 
 
 def test_packed_weights_of_no_linear_layer_are_refused(monkeypatch, left_nothing):
