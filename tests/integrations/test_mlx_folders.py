@@ -161,6 +161,22 @@ def test_a_tensor_that_mlx_lm_leaves_out_is_named_and_a_new_head_is_not(tmp_path
             load(folder)
 
 
+def test_a_lost_layer_of_logits_is_named(tmp_path):
+    """mlx-lm leaves it out where it takes it for tied, and transformers' default is otherwise."""
+    from transformers import AutoModel
+
+    folder = shutil.copytree(LLAMA, tmp_path / "a")
+    parts = ("weight", "scales", "biases")
+    edit_tensors(folder, lambda tensors: [tensors.pop(f"lm_head.{part}") for part in parts])
+    with enable("mlx"):
+        with pytest.raises(Unsupported, match="lm_head.weight of LlamaForCausalLM is in no file"):
+            load(folder)
+        AutoModel.from_pretrained(folder)  # has none
+        edit_config(folder, tie_word_embeddings=True)
+        tied = load(folder)
+    assert tied.lm_head.weight is tied.model.embed_tokens.weight
+
+
 def test_a_lost_part_is_named(tmp_path):
     folder = shutil.copytree(LLAMA, tmp_path / "a")
     edit_tensors(folder, lambda tensors: tensors.pop(f"{Q_PROJ}.biases"))
