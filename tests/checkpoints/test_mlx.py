@@ -364,6 +364,14 @@ def test_decoded_routers_are_listed_as_dense(tmp_path):
     assert not any(is_embedding(name) for name in stored.modules_to_not_convert)
 
 
+def test_the_gate_of_a_shared_expert_is_no_embedding(tmp_path):
+    """T5 calls its embedding shared."""
+    gate = {f"mlp.shared_expert_gate.{part}": t for part, t in mlx(1, 64).tensors.items()}
+    source = open_folder(folder_of(tmp_path / "a", mlx(8, 64).tensors, **gate))
+    assert "mlp.shared_expert_gate" in source.unquantised()
+    assert all(is_embedding(name) for name in ("shared", "encoder.shared", "shared_embedding"))
+
+
 def test_packed_weights_of_no_linear_layer_are_refused(monkeypatch, left_nothing):
     """As a router would be of a name that ladder does not know for one."""
     monkeypatch.setattr(FORMATS["mlx"], "is_decoded", is_embedding)
