@@ -96,6 +96,15 @@ def test_what_is_no_linear_layer_is_decoded(module, tmp_path):
     assert "q_proj.qweight" in made
 
 
+@pytest.mark.parametrize("name", ["mxfp4", "mxfp8", "nvfp4"])
+def test_embeddings_of_a_mode_without_biases_are_exact_in_bfloat16(name, tmp_path):
+    settings, tensors = LAYERS[name]
+    embedding = {f"embed_tokens.{part}": each.clone() for part, each in parts_of(name).items()}
+    repack(folder_of(tmp_path / "a", parts_of(name), settings, **embedding), tmp_path / "b")
+    made = load_file(tmp_path / "b" / "model.safetensors")["embed_tokens.weight"]
+    assert made.dtype == torch.bfloat16 and torch.equal(made.float(), tensors["values"])
+
+
 # --- what config.json says ------------------------------------------------------------------------
 
 
@@ -339,6 +348,26 @@ def test_tensors_of_another_model_are_refused(change, why, tmp_path, left_nothin
     source = change_llama(tmp_path / "a", change)
     with pytest.raises(Unsupported, match=why):
         repack(source, left_nothing)
+
+
+@pytest.mark.parametrize("ignored", [False, True])
+def test_packed_weights_that_a_model_leaves_out_are_carried(ignored, tmp_path, monkeypatch):
+    """As the layers that predict further tokens are."""
+    source = change_llama(tmp_path / "a", lambda t: t.update({
+        f"mtp.up_proj.{part}": t[f"{UP}.{part}"].clone() for part in ("weight", "scales", "biases")
+    }))  # fmt: skip
+    settings = json.loads((source / "config.json").read_text())
+    for key in ("quantization", "quantization_config"):
+        settings[key]["mtp.up_proj"] = settings[key][UP]
+    (source / "config.json").write_text(json.dumps(settings))
+    kind, key = "transformers.LlamaForCausalLM", "_keys_to_ignore_on_load_unexpected"
+    monkeypatch.setattr(f"{kind}.{key}", [r"^mtp\."] if ignored else None)
+    if ignored:
+        repack(source, tmp_path / "b")
+        assert "mtp.up_proj.qweight" in load_file(tmp_path / "b" / "model.safetensors")
+    else:
+        with pytest.raises(Unsupported, match=r"mtp.up_proj has no place in LlamaForCausalLM"):
+            repack(source, tmp_path / "b")
 
 
 def test_code_of_a_folder_does_not_run(tmp_path, monkeypatch):
