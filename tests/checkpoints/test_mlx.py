@@ -17,6 +17,7 @@ from ladder.checkpoints.folder import StoredConfig
 from ladder.checkpoints.info import describe
 from ladder.checkpoints.layer import is_embedding
 from ladder.checkpoints.mlx_config import MODES, Config, are_settings, settings_of
+from ladder.checkpoints.mlx_files import _Shard as SplitShard
 from ladder.errors import CheckpointError, Unsupported
 from ladder.integrations.serving.stored import Folder
 
@@ -285,6 +286,15 @@ def test_dense_stacks_are_carried_one_by_one(tmp_path):
     assert all(torch.equal(made[f"x.mlp.experts.{e}.up_proj.weight"], stack[e]) for e in (0, 1))
 
 
+@pytest.mark.parametrize("first", ["entries", "split"])
+def test_the_tensors_of_a_file_do_not_depend_on_what_is_asked_first(first, tmp_path):
+    save_file({"mlp.switch_mlp.up_proj.weight": torch.ones(2, 8, 64)}, tmp_path / "a")
+    shard = SplitShard(tmp_path / "a")
+    getattr(shard, first)
+    names = [f"mlp.experts.{expert}.up_proj.weight" for expert in (0, 1)]
+    assert [*shard.entries] == [*shard.split] == names
+
+
 def test_stacks_of_several_numbers_of_experts_are_named(tmp_path, left_nothing):
     _, stack = stacked(3, 8, 64)
     stack["scales"] = stack["scales"][:2].clone()
@@ -327,6 +337,7 @@ def change_llama(path, change):
     return path
 
 
+LLAMA = "transformers.LlamaForCausalLM"
 NORM, UP = "model.layers.0.input_layernorm.weight", "model.layers.0.mlp.up_proj"
 
 
@@ -351,6 +362,18 @@ def test_tensors_of_another_model_are_refused(change, why, tmp_path, left_nothin
 
 
 @pytest.mark.parametrize("ignored", [False, True])
+def test_tensors_that_a_model_makes_by_itself_may_be_absent(ignored, tmp_path, monkeypatch):
+    source = change_llama(tmp_path / "a", lambda t: t.pop(NORM))
+    patterns = ["input_layernorm"] if ignored else None
+    monkeypatch.setattr(f"{LLAMA}._keys_to_ignore_on_load_missing", patterns)
+    if ignored:
+        repack(source, tmp_path / "b")
+    else:
+        with pytest.raises(Unsupported, match=f"{NORM} of LlamaForCausalLM is in no file"):
+            repack(source, tmp_path / "b")
+
+
+@pytest.mark.parametrize("ignored", [False, True])
 def test_packed_weights_that_a_model_leaves_out_are_carried(ignored, tmp_path, monkeypatch):
     """As the layers that predict further tokens are."""
     source = change_llama(tmp_path / "a", lambda t: t.update({
@@ -360,8 +383,8 @@ def test_packed_weights_that_a_model_leaves_out_are_carried(ignored, tmp_path, m
     for key in ("quantization", "quantization_config"):
         settings[key]["mtp.up_proj"] = settings[key][UP]
     (source / "config.json").write_text(json.dumps(settings))
-    kind, key = "transformers.LlamaForCausalLM", "_keys_to_ignore_on_load_unexpected"
-    monkeypatch.setattr(f"{kind}.{key}", [r"^mtp\."] if ignored else None)
+    patterns = [r"^mtp\."] if ignored else None
+    monkeypatch.setattr(f"{LLAMA}._keys_to_ignore_on_load_unexpected", patterns)
     if ignored:
         repack(source, tmp_path / "b")
         assert "mtp.up_proj.qweight" in load_file(tmp_path / "b" / "model.safetensors")
