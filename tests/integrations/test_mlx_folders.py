@@ -150,7 +150,7 @@ def test_layouts_that_are_mlxs_alone_are_refused(tmp_path):
 
 
 def test_a_tensor_that_mlx_lm_leaves_out_is_named_and_a_new_head_is_not(tmp_path):
-    from transformers import AutoModelForSequenceClassification
+    from transformers import AutoModel, AutoModelForSequenceClassification
 
     folder, norm = shutil.copytree(LLAMA, tmp_path / "a"), "model.norm.weight"
     with enable("mlx"):
@@ -159,6 +159,8 @@ def test_a_tensor_that_mlx_lm_leaves_out_is_named_and_a_new_head_is_not(tmp_path
         edit_tensors(folder, lambda tensors: tensors.pop(norm))
         with pytest.raises(Unsupported, match=f"{norm} of LlamaForCausalLM is in no file"):
             load(folder)
+        with pytest.raises(Unsupported, match="norm.weight of LlamaModel is in no file"):
+            AutoModel.from_pretrained(folder)
 
 
 def test_a_lost_layer_of_logits_is_named(tmp_path):
