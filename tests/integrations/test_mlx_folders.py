@@ -1,13 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Models that mlx-lm quantised, repacked and as they are. MLX is not installed."""
 
+import itertools
 import json
+import math
 import shutil
 
+import numpy as np
 import pytest
 import torch
+from hf_mixtures import fresh
 from hf_models import check_equal, edit_config, edit_tensors, load, logits
-from mlx_oracle import FIXTURES, decode
+from mlx_oracle import FIXTURES, decode, mlx, write_mlx
 from safetensors.torch import load_file
 
 import ladder
@@ -120,6 +124,44 @@ def test_a_router_that_is_no_linear_layer_is_decoded_while_it_is_loaded(tmp_path
     with enable("mlx"):
         model = load(folder)
     check_equal(model, dense_model(MOE))
+
+
+def mlx_mixtral(folder):
+    """Mixtral as mlx-lm writes it, with names that transformers changes, and the dense model."""
+    model, seeds = fresh("mixtral"), itertools.count()
+    tensors, values = {}, {}
+
+    def packed(name, *shape):
+        drawn = [mlx(*shape[-2:], seed=next(seeds)) for _ in range(math.prod(shape[:-2]))]
+        for part in drawn[0].tensors:
+            stacked = torch.stack([each.tensors[part] for each in drawn])
+            tensors[f"{name}.{part}"] = stacked if len(shape) > 2 else stacked[0]
+        return torch.from_numpy(np.stack([each.weight for each in drawn])).reshape(shape)
+
+    for name, parameter in model.state_dict().items():
+        shape, stored = parameter.shape, name.replace(".mlp.", ".block_sparse_moe.")
+        stack = stored.replace(".experts.", ".switch_mlp.")
+        if name.endswith("gate_up_proj"):
+            half = (shape[0], shape[1] // 2, shape[2])
+            each = [stack.replace("gate_up", which) for which in ("gate", "up")]
+            values[name] = torch.cat([packed(projection, *half) for projection in each], 1)
+        elif parameter.dim() > 1:
+            made = packed(stack.removesuffix(".weight"), *shape)
+            decoded = name.endswith(("embed_tokens.weight", "mlp.gate.weight"))
+            values[name] = made.bfloat16().float() if decoded else made
+        else:
+            values[name] = tensors[stored] = parameter.clone()
+    model.load_state_dict(values)
+    config = model.config.to_dict() | {"architectures": ["MixtralForCausalLM"]}
+    return write_mlx(folder, tensors, **config), model
+
+
+def test_stacks_and_routers_have_the_names_of_files(tmp_path):
+    folder, dense = mlx_mixtral(tmp_path / "a")
+    with enable("mlx"):
+        check_equal(load(folder), dense)
+    repack(folder, tmp_path / "b")
+    check_equal(load(tmp_path / "b"), dense)
 
 
 @pytest.mark.parametrize("experts", [3, 5])
