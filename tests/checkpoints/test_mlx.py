@@ -82,7 +82,9 @@ def test_rows_are_read_in_pieces_as_all_at_once(tmp_path):
     assert len(pieces) == 3 and torch.equal(torch.cat(pieces), weight.qweight)
 
 
-@pytest.mark.parametrize("module", ["embed_tokens", "mlp.gate", "mlp.shared_expert_gate"])
+@pytest.mark.parametrize(
+    "module", ["embed_tokens", "mlp.gate", "mlp.router", "mlp.shared_expert_gate"]
+)
 def test_what_is_no_linear_layer_is_decoded(module, tmp_path):
     packed = {"embed": mlx(8, 64, seed=1), "q_proj": mlx(8, 64)}
     packed[module] = packed.pop("embed")
