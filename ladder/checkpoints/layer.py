@@ -75,7 +75,7 @@ from ladder.weight import Weight
 SCALE_NAMES = {dtype: name for name, dtype in FLOAT_DTYPES.items()}
 #: What a tensor of codes or scales of 8 bits may be.
 BYTES = {"float8_e4m3": (torch.float8_e4m3fn,), "e8m0": (torch.uint8, torch.float8_e8m0fnu)}
-_EMBEDDINGS = ("embed", "wte", "wpe", "wordembeddings", "shared")
+_EMBEDDINGS = ("embed", "wte", "wpe", "wordembeddings", "sharedembed")
 
 
 class Stored(NamedTuple):
@@ -190,6 +190,8 @@ def stored(tensors: Mapping[str, Tensor]) -> dict[str, Stored]:
 def is_embedding(module: str) -> bool:
     """Whether a module is an embedding, by its name: no header tells it from a Linear."""
     last = module.split(".")[-1].lower().replace("_", "")
+    if last == "shared":  # of T5; shared_expert_gate is a linear layer
+        return True
     return any(last.startswith(word) for word in _EMBEDDINGS) or last.endswith("embeddings")
 
 

@@ -98,11 +98,11 @@ def settings_of(config: Mapping[str, Any]) -> Mapping[str, Any] | None:
     Raises CheckpointError where config.json has two that differ.
     """
     given, own = config.get("quantization_config"), config.get(KEY)
-    if _is_anothers(given):
+    if _is_anothers(given) or _is_anothers(own):
         return None
     if isinstance(own, Mapping) and {"group_size", "bits"} <= own.keys():
-        if given is not None and given != own:
-            fail(f"{KEY} and quantization_config", " differ: ", own, " and ", given)
+        if given is not None:
+            _check_alike(own, given)
         return own
     return given if are_settings(given) else None
 
@@ -118,6 +118,16 @@ def are_settings(fields: Any) -> bool:
         or (type(value) is bool and ("mode" in fields or "." in key))
         for key, value in fields.items()
     )
+
+
+def _check_alike(own: Mapping[str, Any], given: Any) -> None:
+    """Raise CheckpointError with the first key of which the two say otherwise."""
+    if not isinstance(given, Mapping):
+        fail("quantization_config", " is ", repr(given), f", not an object as {KEY} is")
+    for key in [*own, *given]:
+        if key != "quant_method" and (key in own, own.get(key)) != (key in given, given.get(key)):
+            said = [repr(fields[key]) if key in fields else "not there" for fields in (own, given)]
+            fail(f"{KEY} and quantization_config", f" differ: {key} is {said[0]} and {said[1]}")
 
 
 def _is_anothers(fields: Any) -> bool:

@@ -24,7 +24,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ladder.checkpoints.header import Entry
+from ladder.checkpoints.header import Entry, read_header
 from ladder.checkpoints.layer import Stored, fail, stored_as
 from ladder.checkpoints.shards import SafetensorsShard, ShardSet
 from ladder.errors import Unsupported
@@ -117,21 +117,25 @@ class _Shard(SafetensorsShard):
     """A file of stacks, whose experts are tensors of their own: their bytes follow each other."""
 
     @cached_property
+    def _stored(self) -> dict[str, Entry]:
+        """Tensors of the file. ``super().entries`` would be kept under the name of ``entries``."""
+        return read_header(self.path)
+
+    @cached_property
     def split(self) -> dict[str, _Part]:
         """Tensors of experts, by their names."""
         parts = {}
-        for stack, entry in super().entries.items():
+        for stack, entry in self._stored.items():
             for expert, name in enumerate(experts_of(stack, entry)):
                 parts[name] = _Part(stack, expert)
         return parts
 
     @cached_property
     def entries(self) -> dict[str, Entry]:
-        stored = super().entries
         stacks = {part.stack for part in self.split.values()}
-        entries = {name: entry for name, entry in stored.items() if name not in stacks}
+        entries = {name: entry for name, entry in self._stored.items() if name not in stacks}
         for name, (stack, expert) in self.split.items():
-            whole = stored[stack]
+            whole = self._stored[stack]
             size = whole.nbytes // whole.shape[0]
             begin = whole.begin + expert * size
             entries[name] = Entry(whole.dtype, whole.shape[1:], begin, begin + size)

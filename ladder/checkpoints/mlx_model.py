@@ -59,13 +59,14 @@ def check_whole(model: Any, names: Iterable[str], below: str = "") -> None:
     called ``names``, goes to.
 
     Args:
-        below: how names begin of the tensors that must be there; others start anew.
+        below: how names begin of the tensors that must be there, beside those of the layer that
+            gives the logits of tokens; others, as of a head of classes, start anew.
     """
-    place = placer(model)
+    place, output = placer(model), _output(model)
     filled = {place(name)[0] for name in names} | {*getattr(model, "all_tied_weights_keys", {})}
     for name in model.state_dict():
-        needed = name.startswith(below) and not _is_ignored(model, "missing", name)
-        if needed and name not in filled:
+        needed = name.startswith(below) or name.rpartition(".")[0] == output
+        if needed and name not in filled and not _is_ignored(model, "missing", name):
             raise Unsupported(
                 f"{name} of {type(model).__name__} is in no file: mlx-lm renames it or leaves it "
                 "out"
@@ -77,6 +78,12 @@ def _check_shape(name: str, found: tuple[int, ...], wanted: tuple[int, ...], kin
         raise Unsupported(
             f"{name} has shape {list(found)}, and {list(wanted)} in {kind} of transformers"
         )
+
+
+def _output(model: Any) -> str | None:
+    """The name of the layer that gives the logits of tokens."""
+    layer = getattr(model, "get_output_embeddings", lambda: None)()
+    return next((name for name, each in model.named_modules() if each is layer), None)
 
 
 def _is_ignored(model: Any, what: str, name: str) -> bool:

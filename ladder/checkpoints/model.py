@@ -18,7 +18,7 @@ from ladder.errors import CheckpointError, Unsupported
 def meta_model(folder: Path) -> Any:
     """The model that config.json describes, on the meta device: of the class that wrote the folder
     (``architectures``), else the causal language model of its configuration; or the model of
-    diffusers.
+    diffusers. No code of the folder runs.
 
     Raises:
         CheckpointError: transformers, or diffusers, knows no such model.
@@ -34,10 +34,15 @@ def meta_model(folder: Path) -> Any:
             + install_command("transformers")
         ) from None
     try:
-        config = AutoConfig.from_pretrained(str(folder), local_files_only=True)
+        # Without an answer transformers asks at the terminal whether it may run the folder's code.
+        config = AutoConfig.from_pretrained(
+            str(folder), local_files_only=True, trust_remote_code=False
+        )
         kind = _class_of(config)
         with torch.device("meta"):
-            return kind._from_config(config) if kind else AutoModelForCausalLM.from_config(config)
+            if kind:
+                return kind._from_config(config)
+            return AutoModelForCausalLM.from_config(config, trust_remote_code=False)
     except Exception as error:  # whatever classes of models raise where a number makes no sense
         # The lines that follow list every model that transformers knows.
         said = (str(error).splitlines() or [type(error).__name__])[0]

@@ -120,13 +120,14 @@ class Source:
         return [name for name in self.shards.home if name not in parts]
 
     def unquantised(self) -> list[str]:
-        """Names of the modules that look like Linear and keep their weight as it is."""
+        """Names of the modules that look like Linear and are dense in a ladder folder: their weight
+        is kept as it is, or decoded."""
         kept = {
             name.removesuffix(".weight")
             for name in self.others
             if name.endswith(".weight") and len(self.shards.entry(name).shape) == 2
         }
-        kept = {name for name in kept if not is_embedding(name)}
+        kept = {name for name in (*kept, *self.embeddings) if not is_embedding(name)}
         listed = self.quantization.get("modules_to_not_convert")
         if isinstance(listed, list):
             kept |= {name for name in listed if isinstance(name, str) and not self._hides(name)}

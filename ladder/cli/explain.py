@@ -58,7 +58,7 @@ def explain(
     ] = False,
     codes_of_y: Annotated[
         str,
-        typer.Option(help="y is codes by a static scale: int8 or float8_e4m3."),
+        typer.Option(help="y is codes by a static scale: int8, float8_e4m3; of rounded x."),
     ] = "",
     batch: Annotated[
         int, typer.Option(min=1, help="Products side by side, each of m tokens and its own weight.")
@@ -91,6 +91,11 @@ def explain(
     for option, given in (("--m", m), ("--n", n), ("--k", k)):
         if not 1 <= given <= most:
             raise InvalidArgument(f"{option} is {given}, not from 1 to {most}")
+    if codes_of_y and not activation_type:
+        raise InvalidArgument(
+            f'--codes-of-y is "{codes_of_y}", but without --activation-type x comes as numbers, '
+            "whose products no layer makes codes of"
+        )
     ttype = spelled(weight, group, scale, zero)
     windows = ""
     if conv or image:

@@ -4,18 +4,17 @@
 ``fixtures/make_mlx.py`` made the layers and the folders."""
 
 import json
-import shutil
 
 import pytest
 import torch
-from mlx_oracle import FIXTURES, MLX, decode, fixture_layers, mlx, write_mlx
+from mlx_oracle import MLX, decode, fixture_layers, mlx, write_mlx
 from safetensors.torch import load_file, save_file
 
-from ladder.checkpoints import FORMATS, open_folder, repack
+from ladder.checkpoints import open_folder, repack
 from ladder.checkpoints.convert import convert
 from ladder.checkpoints.info import describe
-from ladder.checkpoints.layer import is_embedding
-from ladder.checkpoints.mlx_config import MODES, Config, are_settings
+from ladder.checkpoints.mlx_config import MODES, Config, are_settings, settings_of
+from ladder.checkpoints.mlx_files import _Shard as SplitShard
 from ladder.errors import CheckpointError, Unsupported
 from ladder.integrations.serving.stored import Folder
 
@@ -83,7 +82,9 @@ def test_rows_are_read_in_pieces_as_all_at_once(tmp_path):
     assert len(pieces) == 3 and torch.equal(torch.cat(pieces), weight.qweight)
 
 
-@pytest.mark.parametrize("module", ["embed_tokens", "mlp.gate", "mlp.shared_expert_gate"])
+@pytest.mark.parametrize(
+    "module", ["embed_tokens", "mlp.gate", "mlp.router", "mlp.shared_expert_gate"]
+)
 def test_what_is_no_linear_layer_is_decoded(module, tmp_path):
     packed = {"embed": mlx(8, 64, seed=1), "q_proj": mlx(8, 64)}
     packed[module] = packed.pop("embed")
@@ -93,6 +94,15 @@ def test_what_is_no_linear_layer_is_decoded(module, tmp_path):
     made = load_file(tmp_path / "b" / "model.safetensors")
     assert torch.equal(made[f"{module}.weight"], torch.from_numpy(packed[module].weight).bfloat16())
     assert "q_proj.qweight" in made
+
+
+@pytest.mark.parametrize("name", ["mxfp4", "mxfp8", "nvfp4"])
+def test_embeddings_of_a_mode_without_biases_are_exact_in_bfloat16(name, tmp_path):
+    settings, tensors = LAYERS[name]
+    embedding = {f"embed_tokens.{part}": each.clone() for part, each in parts_of(name).items()}
+    repack(folder_of(tmp_path / "a", parts_of(name), settings, **embedding), tmp_path / "b")
+    made = load_file(tmp_path / "b" / "model.safetensors")["embed_tokens.weight"]
+    assert made.dtype == torch.bfloat16 and torch.equal(made.float(), tensors["values"])
 
 
 # --- what config.json says ------------------------------------------------------------------------
@@ -123,8 +133,31 @@ def test_settings_that_differ_are_both_named(tmp_path, left_nothing):
     config = json.loads((source / "config.json").read_text())
     config["quantization_config"]["bits"] = 8
     (source / "config.json").write_text(json.dumps(config))
-    with pytest.raises(CheckpointError, match="differ: .*'bits': 4.* and .*'bits': 8"):
+    with pytest.raises(CheckpointError, match=r"quantization_config differ: bits is 4 and 8$"):
         repack(source, left_nothing)
+
+
+@pytest.mark.parametrize(("more", "why"), [
+    ({"lm_head": False}, "lm_head is not there and False$"),
+    ({"lm_head": {"bits": 8}, "mode": "mxfp4"}, "mode is 'affine' and 'mxfp4'$"),
+    (None, "group_size is 32 and not there$"),
+])  # fmt: skip
+def test_one_key_of_settings_that_differ_is_named(more, why):
+    """mlx-lm lists hundreds of modules there."""
+    with pytest.raises(CheckpointError, match=why):
+        settings_of({"quantization": MLX, "quantization_config": MLX | more if more else {}})
+
+
+@pytest.mark.parametrize("more", [{"quant_method": ""}, {"quant_method": "mlx"}])
+def test_a_method_beside_the_same_settings_makes_no_difference(more):
+    assert settings_of({"quantization": MLX, "quantization_config": MLX | more}) == MLX
+    assert settings_of({"quantization": MLX | more, "quantization_config": MLX}) == MLX | more
+
+
+def test_settings_of_another_method_are_not_mlxs_by_either_key():
+    gptq = {"quant_method": "gptq", "bits": 4, "group_size": 128}
+    for said in ({"quantization": gptq}, {"quantization_config": gptq, "quantization": MLX}):
+        assert settings_of(said) is None
 
 
 def test_modules_have_settings_of_their_own():
@@ -252,6 +285,15 @@ def test_dense_stacks_are_carried_one_by_one(tmp_path):
     assert all(torch.equal(made[f"x.mlp.experts.{e}.up_proj.weight"], stack[e]) for e in (0, 1))
 
 
+@pytest.mark.parametrize("first", ["entries", "split"])
+def test_the_tensors_of_a_file_do_not_depend_on_what_is_asked_first(first, tmp_path):
+    save_file({"mlp.switch_mlp.up_proj.weight": torch.ones(2, 8, 64)}, tmp_path / "a")
+    shard = SplitShard(tmp_path / "a")
+    getattr(shard, first)
+    names = [f"mlp.experts.{expert}.up_proj.weight" for expert in (0, 1)]
+    assert [*shard.entries] == [*shard.split] == names
+
+
 def test_stacks_of_several_numbers_of_experts_are_named(tmp_path, left_nothing):
     _, stack = stacked(3, 8, 64)
     stack["scales"] = stack["scales"][:2].clone()
@@ -280,48 +322,6 @@ def test_layouts_that_are_mlxs_alone_are_refused(name, tensor, why, tmp_path, le
     with pytest.raises(Unsupported, match=why) as raised:
         repack(source, left_nothing)
     assert str(raised.value).startswith(f"{name} ")
-
-
-# --- models that transformers knows ---------------------------------------------------------------
-
-
-def change_llama(path, change):
-    shutil.copytree(FIXTURES / "llama", path)
-    tensors = load_file(path / "model.safetensors")
-    change(tensors)
-    (path / "model.safetensors.index.json").unlink()
-    save_file(tensors, path / "model.safetensors")
-    return path
-
-
-NORM, UP = "model.layers.0.input_layernorm.weight", "model.layers.0.mlp.up_proj"
-
-
-def rename(tensors):
-    for part in ("weight", "scales", "biases"):
-        attention = "model.layers.0.self_attn"
-        tensors[f"{attention}.wq.{part}"] = tensors.pop(f"{attention}.q_proj.{part}")
-
-
-@pytest.mark.parametrize(("change", "why"), [
-    (rename, "model.layers.0.self_attn.wq has no place in LlamaForCausalLM of transformers"),
-    (lambda t: t.pop(NORM), f"{NORM} of LlamaForCausalLM is in no file: mlx-lm renames"),
-    (lambda t: t.update({NORM: torch.ones(64, 1)}), rf"{NORM} has shape \[64, 1\], and \[64\] in"),
-    (lambda t: t.update({f"{UP}.{p}": t[f"{UP}.{p}"][:32].clone() for p in ("weight", "scales",
-                                                                           "biases")}),
-     rf"{UP}.weight has shape \[32, 64\], and \[64, 64\] in LlamaForCausalLM"),
-])  # fmt: skip
-def test_tensors_of_another_model_are_refused(change, why, tmp_path, left_nothing):
-    source = change_llama(tmp_path / "a", change)
-    with pytest.raises(Unsupported, match=why):
-        repack(source, left_nothing)
-
-
-def test_packed_weights_of_no_linear_layer_are_refused(monkeypatch, left_nothing):
-    """As a router would be of a name that ladder does not know for one."""
-    monkeypatch.setattr(FORMATS["mlx"], "is_decoded", is_embedding)
-    with pytest.raises(Unsupported, match="mlp.gate is quantised, and a Qwen3MoeTopKRouter in"):
-        repack(FIXTURES / "qwen3_moe", left_nothing)
 
 
 def test_engines_are_told_to_repack():

@@ -314,8 +314,11 @@ def test_codes_of_y_are_made_by_the_kernel(capsys):
     out = run(capsys, *of_codes, "--source", **shape)
     assert "e4m3 = codes of 1/sy f32 * t[m] f32 * sum k=128" in out
     assert "y_scale" in out.split("== source ==")[1]
-    assert main([*arguments(**shape), "--codes-of-y", "int4"]) == 1
+    of_int4 = ("--activation-type", "int8", "--codes-of-y", "int4")
+    assert main([*arguments(**shape), *of_int4]) == 1
     assert 'codes of y are "int4", not int8 or float8_e4m3' in capsys.readouterr().err
+    assert main([*arguments(**shape), "--codes-of-y", "int8"]) == 1  # no session has such kernels
+    assert "without --activation-type x comes as numbers" in capsys.readouterr().err
 
 
 def test_a_batch_has_kernels_for_all_of_its_weights(capsys):

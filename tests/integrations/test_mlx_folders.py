@@ -1,13 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Models that mlx-lm quantised, repacked and as they are. MLX is not installed."""
 
+import itertools
 import json
+import math
 import shutil
 
+import numpy as np
 import pytest
 import torch
+from hf_mixtures import fresh
 from hf_models import check_equal, edit_config, edit_tensors, load, logits
-from mlx_oracle import FIXTURES, decode
+from mlx_oracle import FIXTURES, decode, mlx, write_mlx
 from safetensors.torch import load_file
 
 import ladder
@@ -122,6 +126,44 @@ def test_a_router_that_is_no_linear_layer_is_decoded_while_it_is_loaded(tmp_path
     check_equal(model, dense_model(MOE))
 
 
+def mlx_mixtral(folder):
+    """Mixtral as mlx-lm writes it, with names that transformers changes, and the dense model."""
+    model, seeds = fresh("mixtral"), itertools.count()
+    tensors, values = {}, {}
+
+    def packed(name, *shape):
+        drawn = [mlx(*shape[-2:], seed=next(seeds)) for _ in range(math.prod(shape[:-2]))]
+        for part in drawn[0].tensors:
+            stacked = torch.stack([each.tensors[part] for each in drawn])
+            tensors[f"{name}.{part}"] = stacked if len(shape) > 2 else stacked[0]
+        return torch.from_numpy(np.stack([each.weight for each in drawn])).reshape(shape)
+
+    for name, parameter in model.state_dict().items():
+        shape, stored = parameter.shape, name.replace(".mlp.", ".block_sparse_moe.")
+        stack = stored.replace(".experts.", ".switch_mlp.")
+        if name.endswith("gate_up_proj"):
+            half = (shape[0], shape[1] // 2, shape[2])
+            each = [stack.replace("gate_up", which) for which in ("gate", "up")]
+            values[name] = torch.cat([packed(projection, *half) for projection in each], 1)
+        elif parameter.dim() > 1:
+            made = packed(stack.removesuffix(".weight"), *shape)
+            decoded = name.endswith(("embed_tokens.weight", "mlp.gate.weight"))
+            values[name] = made.bfloat16().float() if decoded else made
+        else:
+            values[name] = tensors[stored] = parameter.clone()
+    model.load_state_dict(values)
+    config = model.config.to_dict() | {"architectures": ["MixtralForCausalLM"]}
+    return write_mlx(folder, tensors, **config), model
+
+
+def test_stacks_and_routers_have_the_names_of_files(tmp_path):
+    folder, dense = mlx_mixtral(tmp_path / "a")
+    with enable("mlx"):
+        check_equal(load(folder), dense)
+    repack(folder, tmp_path / "b")
+    check_equal(load(tmp_path / "b"), dense)
+
+
 @pytest.mark.parametrize("experts", [3, 5])
 def test_stacks_of_another_number_of_experts_are_refused(experts, tmp_path):
     folder = shutil.copytree(MOE, tmp_path / "moe")
@@ -150,7 +192,7 @@ def test_layouts_that_are_mlxs_alone_are_refused(tmp_path):
 
 
 def test_a_tensor_that_mlx_lm_leaves_out_is_named_and_a_new_head_is_not(tmp_path):
-    from transformers import AutoModelForSequenceClassification
+    from transformers import AutoModel, AutoModelForSequenceClassification
 
     folder, norm = shutil.copytree(LLAMA, tmp_path / "a"), "model.norm.weight"
     with enable("mlx"):
@@ -159,6 +201,24 @@ def test_a_tensor_that_mlx_lm_leaves_out_is_named_and_a_new_head_is_not(tmp_path
         edit_tensors(folder, lambda tensors: tensors.pop(norm))
         with pytest.raises(Unsupported, match=f"{norm} of LlamaForCausalLM is in no file"):
             load(folder)
+        with pytest.raises(Unsupported, match="norm.weight of LlamaModel is in no file"):
+            AutoModel.from_pretrained(folder)
+
+
+def test_a_lost_layer_of_logits_is_named(tmp_path):
+    """mlx-lm leaves it out where it takes it for tied, and transformers' default is otherwise."""
+    from transformers import AutoModel
+
+    folder = shutil.copytree(LLAMA, tmp_path / "a")
+    parts = ("weight", "scales", "biases")
+    edit_tensors(folder, lambda tensors: [tensors.pop(f"lm_head.{part}") for part in parts])
+    with enable("mlx"):
+        with pytest.raises(Unsupported, match="lm_head.weight of LlamaForCausalLM is in no file"):
+            load(folder)
+        AutoModel.from_pretrained(folder)  # has none
+        edit_config(folder, tie_word_embeddings=True)
+        tied = load(folder)
+    assert tied.lm_head.weight is tied.model.embed_tokens.weight
 
 
 def test_a_lost_part_is_named(tmp_path):
