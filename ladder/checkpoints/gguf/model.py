@@ -78,7 +78,9 @@ class GgufModel:
 
         path = self.file.path
         with _understood(f"{path}: the tokenizer"), described_in_one(self.file) as path:
-            tokenizer = AutoTokenizer.from_pretrained(str(path.parent), gguf_file=path.name)
+            tokenizer = AutoTokenizer.from_pretrained(
+                str(path.parent), gguf_file=path.name, trust_remote_code=False
+            )
             tokenizer.save_pretrained(str(folder))
         return True
 
