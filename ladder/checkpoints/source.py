@@ -143,7 +143,8 @@ class Source:
 
         Raises CheckpointError as ``measure`` of the format, Unsupported for an embedding.
         """
-        if is_embedding(module) and module not in self.embeddings:
+        told = hasattr(self.format, "is_decoded")
+        if not told and is_embedding(module) and module not in self.embeddings:
             raise Unsupported(
                 f"{module}.{self.codes(module)} is an embedding's: ladder packs linear layers only"
             )
@@ -275,8 +276,10 @@ def open_folder(path: str | os.PathLike[str], *, v1_zeros: str = "word") -> Sour
         raise CheckpointError(f"{folder}: quant_method is {method}, but no tensor is a *.{codes}")
     embeddings = {}
     if hasattr(FORMATS[method], "decoded_dtype"):
-        decoded = getattr(FORMATS[method], "is_decoded", is_embedding)
-        embeddings = {name: modules.pop(name) for name in [*modules] if decoded(name)}
+        decoded = getattr(FORMATS[method], "is_decoded", lambda name, parts: is_embedding(name))
+        embeddings = {
+            name: modules.pop(name) for name, parts in [*modules.items()] if decoded(name, parts)
+        }
     if not modules:
         raise Unsupported(
             f"{folder}: no module is quantised but embeddings, {', '.join(embeddings)}: "

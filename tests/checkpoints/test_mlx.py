@@ -319,7 +319,7 @@ def test_tensors_of_another_model_are_refused(change, why, tmp_path, left_nothin
 
 def test_packed_weights_of_no_linear_layer_are_refused(monkeypatch, left_nothing):
     """As a router would be of a name that ladder does not know for one."""
-    monkeypatch.setattr(FORMATS["mlx"], "is_decoded", is_embedding)
+    monkeypatch.setattr(FORMATS["mlx"], "is_decoded", lambda name, parts: is_embedding(name))
     with pytest.raises(Unsupported, match="mlp.gate is quantised, and a Qwen3MoeTopKRouter in"):
         repack(FIXTURES / "qwen3_moe", left_nothing)
 
