@@ -23,13 +23,16 @@ pure:
                                        embeddings are decoded to them
     is_decoded(module, parts)          which modules are, where it is not all embeddings by name
     opened(shards)                     the files, as tensors of layers, where they have others
+    sized(source)                      the folder with K of its model, of formats that do not say it
     experts_of(name, stored)           tensors of experts of which a tensor of the files is made
     check_headers(headers)             refuses what transformers cannot load of files as they are
     check_source(source, layers)       refuses a folder that is of no model of transformers
     check_whole(model, names, below)   refuses files that lack a tensor of a model of transformers
     KEYS                               keys of config.json that a ladder folder must not have
+    LEFT_OUT                           last parts of names of tensors that are left out
     settings.with_metadata(metadata)   the same Config, of formats that say in the metadata of files
                                        what tensors are
+    settings.with_tensors(shards)      likewise, of formats of which small tensors say it
 
 ``stored`` and ``tensors`` map a part ("qweight", "scales", ...) to what is known of it. ``k`` is K
 where the caller knows it, as in_features of a model: rows of whole words leave it open.

@@ -21,6 +21,7 @@ from ladder.checkpoints import (
     compressed_tensors,
     fbgemm_fp8,
     fp8,
+    gemma,
     gptq,
     hqq,
     mlx,
@@ -62,6 +63,7 @@ FORMATS: dict[str, ModuleType] = {
     "compressed-tensors": compressed_tensors,
     "fbgemm_fp8": fbgemm_fp8,
     "fp8": fp8,
+    "gemma": gemma,
     "gptq": gptq,
     "hqq": hqq,
     mlx_config.QUANT_METHOD: mlx,
@@ -270,6 +272,8 @@ def open_folder(path: str | os.PathLike[str], *, v1_zeros: str = "word") -> Sour
         shards = FORMATS[method].opened(shards)
     if hasattr(settings, "with_metadata"):
         settings = settings.with_metadata(shards.metadata())
+    if hasattr(settings, "with_tensors"):
+        settings = settings.with_tensors(shards)
     modules = _modules(shards, FORMATS[method])
     if not modules:
         codes = FORMATS[method].PARTS[0]
