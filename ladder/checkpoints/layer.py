@@ -21,15 +21,18 @@ pure:
     PICKLES                            how pickled files differ from a state dict (shards.Pickles)
     decoded_dtype(layer)               the dtype of its package's values, of formats whose quantised
                                        embeddings are decoded to them
-    is_decoded(module)                 which modules are, by name, where it is not embeddings alone
+    is_decoded(module, parts)          which modules are, where it is not all embeddings by name
     opened(shards)                     the files, as tensors of layers, where they have others
+    sized(source)                      the folder with K of its model, of formats that do not say it
     experts_of(name, stored)           tensors of experts of which a tensor of the files is made
     check_headers(headers)             refuses what transformers cannot load of files as they are
     check_source(source, layers)       refuses a folder that is of no model of transformers
     check_whole(model, names, below)   refuses files that lack a tensor of a model of transformers
     KEYS                               keys of config.json that a ladder folder must not have
+    LEFT_OUT                           last parts of names of tensors that are left out
     settings.with_metadata(metadata)   the same Config, of formats that say in the metadata of files
                                        what tensors are
+    settings.with_tensors(shards)      likewise, of formats of which small tensors say it
 
 ``stored`` and ``tensors`` map a part ("qweight", "scales", ...) to what is known of it. ``k`` is K
 where the caller knows it, as in_features of a model: rows of whole words leave it open.
@@ -382,7 +385,9 @@ def assemble(layer: Layer, side: Side, words: Tensor) -> Weight:
     return weight
 
 
-def unpack_layer(format: Any, tensors: Mapping[str, Tensor], config: Any, name: str) -> Weight:
+def unpack_layer(
+    format: Any, tensors: Mapping[str, Tensor], config: Any, name: str, k: int | None = None
+) -> Weight:
     """Turn the tensors of one layer into a canonical weight.
 
     Args:
@@ -390,12 +395,13 @@ def unpack_layer(format: Any, tensors: Mapping[str, Tensor], config: Any, name: 
         tensors: of its ``PARTS``, those that there are; others are ignored.
         config: its Config; of this module, where that has ``for_module``.
         name: of the module, for messages.
+        k: columns, where the caller knows them and no tensor says it.
     Raises:
         CheckpointError: as ``measure`` and ``side``.
     """
     tensors = {part: tensors[part] for part in format.PARTS if part in tensors}
     shape = shape_part(format, tensors)
-    k = None if shape is None else columns_said(format, tensors[shape])
+    k = k if shape is None else columns_said(format, tensors[shape])
     layer = format.measure(stored(tensors), config, name, k)
     codes = tensors[format.codes_part(tensors)]
     return assemble(layer, format.side(tensors, layer), format.words(codes, layer, slice(None)))

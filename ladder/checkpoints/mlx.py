@@ -23,7 +23,7 @@ Source: mlx 0.32.4, ops.cpp and backend/cpu/quantized.cpp; nn/layers/quantized.p
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,7 +65,7 @@ class _Measured(Module):
     dtype: torch.dtype  #: to which the module is decoded
 
 
-def is_decoded(module: str) -> bool:
+def is_decoded(module: str, parts: Collection[str]) -> bool:
     """Whether a module is to be dense in a ladder folder, by its name."""
     return is_embedding(module) or module.rpartition(".")[2] in _ROUTERS
 

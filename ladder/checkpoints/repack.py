@@ -112,6 +112,7 @@ def repack(
         report.destination = str(dst)
         return report
     source = open_folder(folder, v1_zeros=v1_zeros)
+    source = getattr(source.format, "sized", lambda source: source)(source)
     plans = {module: _plan(source, module, weights_only) for module in source.modules}
     dense = {name: source.layer(name) for name in source.embeddings}
     if hasattr(source.format, "check_source"):

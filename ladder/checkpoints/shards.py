@@ -247,6 +247,13 @@ def open_shards(folder: Path, pickles: Pickles | None = None) -> ShardSet:
     raise CheckpointError(f"{folder}: has neither *.safetensors nor *.bin weights")
 
 
+def shards_of(files: Iterable[Path]) -> ShardSet:
+    """These files of safetensors, whatever an index says. Raises CheckpointError for a tensor that
+    is in two of them."""
+    shards: list[Shard] = [SafetensorsShard(file) for file in files]
+    return ShardSet(shards, _homes(shards, None), frozenset(s.path.name for s in shards))
+
+
 def remove_older_weights(folder: Path, before: Mapping[str, int]) -> None:
     """Remove what transformers leaves in ``folder`` of the weights that were there when others are
     saved: the index of shards, which it removes, beside one file of all weights; and that file,

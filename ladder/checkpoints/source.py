@@ -21,6 +21,7 @@ from ladder.checkpoints import (
     compressed_tensors,
     fbgemm_fp8,
     fp8,
+    gemma,
     gptq,
     hqq,
     mlx,
@@ -62,6 +63,7 @@ FORMATS: dict[str, ModuleType] = {
     "compressed-tensors": compressed_tensors,
     "fbgemm_fp8": fbgemm_fp8,
     "fp8": fp8,
+    "gemma": gemma,
     "gptq": gptq,
     "hqq": hqq,
     mlx_config.QUANT_METHOD: mlx,
@@ -144,7 +146,8 @@ class Source:
 
         Raises CheckpointError as ``measure`` of the format, Unsupported for an embedding.
         """
-        if is_embedding(module) and module not in self.embeddings:
+        told = hasattr(self.format, "is_decoded")
+        if not told and is_embedding(module) and module not in self.embeddings:
             raise Unsupported(
                 f"{module}.{self.codes(module)} is an embedding's: ladder packs linear layers only"
             )
@@ -270,14 +273,18 @@ def open_folder(path: str | os.PathLike[str], *, v1_zeros: str = "word") -> Sour
         shards = FORMATS[method].opened(shards)
     if hasattr(settings, "with_metadata"):
         settings = settings.with_metadata(shards.metadata())
+    if hasattr(settings, "with_tensors"):
+        settings = settings.with_tensors(shards)
     modules = _modules(shards, FORMATS[method])
     if not modules:
         codes = FORMATS[method].PARTS[0]
         raise CheckpointError(f"{folder}: quant_method is {method}, but no tensor is a *.{codes}")
     embeddings = {}
     if hasattr(FORMATS[method], "decoded_dtype"):
-        decoded = getattr(FORMATS[method], "is_decoded", is_embedding)
-        embeddings = {name: modules.pop(name) for name in [*modules] if decoded(name)}
+        decoded = getattr(FORMATS[method], "is_decoded", lambda name, parts: is_embedding(name))
+        embeddings = {
+            name: modules.pop(name) for name, parts in [*modules.items()] if decoded(name, parts)
+        }
     if not modules:
         raise Unsupported(
             f"{folder}: no module is quantised but embeddings, {', '.join(embeddings)}: "

@@ -39,8 +39,8 @@ def repack(
     as_json: Json = False,
 ) -> None:
     """Turn a GPTQ, AWQ, FP8, MXFP4 (gpt-oss), ModelOpt, compressed-tensors, bitsandbytes,
-    torchao, HQQ, MLX, AutoRound, Quark, BitNet or GGUF checkpoint into a ladder one, value by
-    value.
+    torchao, HQQ, MLX, AutoRound, Quark, BitNet, Gemma or GGUF checkpoint into a ladder one,
+    value by value.
 
     Examples:
 

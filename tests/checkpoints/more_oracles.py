@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layers of bitsandbytes and BitNet as checkpoint_oracle.py has those of other formats: nothing
-here shares a line with ladder."""
+"""Layers of bitsandbytes, BitNet, Quark and Gemma as checkpoint_oracle.py has those of other
+formats: nothing here shares a line with ladder."""
 
 from __future__ import annotations
 
@@ -139,3 +139,27 @@ def quark(n, k, dtype="fp8_e4m3", *, row=False, seed=0) -> Drawn:
         meant = values[codes].astype(np.float32)
         tensors["weight"] = torch.from_numpy(codes.astype(np.uint8)).view(torch.float8_e4m3fn)
     return Drawn(meant * scale.float().numpy().reshape(-1, 1), tensors)
+
+
+GEMMA = {"quant_method": "gemma", "num_bits": 4, "quantize_embeddings": True}
+
+
+def gemma(n, k, bits=4, *, x=None, y=None, table=0, seed=0) -> Drawn:
+    """A layer of Gemma with static scales ``x`` and ``y``, None: without these tensors; or an
+    embedding with ``table`` scales a row. Codes past K are drawn, too."""
+    rng = np.random.default_rng(seed)
+    each = 8 // bits
+    codes = rng.integers(0, 1 << bits, (n, -(-k // each) * each))
+    scales = rng.uniform(0.001, 0.02, (n, table or 1)).astype(np.float32)
+    signed = (codes - (1 << bits - 1))[:, :k]
+    if bits == 8:
+        packed = torch.from_numpy(signed.astype(np.int8))
+    else:
+        packed = octets(codes.tolist(), bits)
+    names = ("embedding_quantized", "embedding_scale") if table else ("weight", "weight_scale")
+    tensors = dict(zip(names, (packed, torch.from_numpy(scales)), strict=True))
+    for part, scale in (("input_activation_scale", x), ("output_activation_scale", y)):
+        if scale is not None:
+            tensors[part] = torch.tensor(scale)
+    spread = scales.repeat(k // scales.shape[1], 1)
+    return Drawn(signed.astype(np.float32) * spread, tensors)

@@ -117,6 +117,6 @@ def test_the_gate_of_a_shared_expert_is_no_embedding(tmp_path):
 
 def test_packed_weights_of_no_linear_layer_are_refused(monkeypatch, left_nothing):
     """As a router would be of a name that ladder does not know for one."""
-    monkeypatch.setattr(FORMATS["mlx"], "is_decoded", is_embedding)
+    monkeypatch.setattr(FORMATS["mlx"], "is_decoded", lambda name, parts: is_embedding(name))
     with pytest.raises(Unsupported, match="mlp.gate is quantised, and a Qwen3MoeTopKRouter in"):
         repack(FIXTURES / "qwen3_moe", left_nothing)

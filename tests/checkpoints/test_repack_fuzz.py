@@ -22,7 +22,19 @@ from checkpoint_oracle import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mlx_oracle import mlx, write_mlx
-from more_oracles import BITNET, INT8, NF4, bitnet, bnb, llm_int8, quark, quark_settings, told
+from more_oracles import (
+    BITNET,
+    GEMMA,
+    INT8,
+    NF4,
+    bitnet,
+    bnb,
+    gemma,
+    llm_int8,
+    quark,
+    quark_settings,
+    told,
+)
 from safetensors.torch import load_file, save_file
 from subclass_oracles import HQQ, TORCHAO, hqq, torchao, torchao_said
 
@@ -36,7 +48,7 @@ COMPRESSED = compressed_settings(symmetric=False, order=True)
 AUTO_ROUND = GPTQ | {"quant_method": "auto-round", "packing_format": "auto_round:auto_gptq"}
 QUARK = quark_settings("fp4", "per_group", x={"is_dynamic": True})
 KINDS = ["gptq", "awq", "compressed", "fp8", "fbgemm", "auto-round", "bitnet", "nf4", "int8",
-         "quark", "hqq", "torchao", "mlx"]  # fmt: skip
+         "quark", "hqq", "torchao", "mlx", "gemma"]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -58,6 +70,8 @@ def folders():
         write_folder(Path(top, "nf4"), NF4, [tensors_of({"a": bnb(8, 64, nested=True)})])
         write_folder(Path(top, "int8"), INT8, [tensors_of({"a": llm_int8(8, 64)})])
         write_folder(Path(top, "quark"), QUARK, [tensors_of({"a": quark(8, 64, "fp4")})])
+        layers = {"a": gemma(8, 64, x=0.5, y=0.5), "embed": gemma(8, 64, table=2)}
+        write_folder(Path(top, "gemma"), GEMMA, [tensors_of(layers)])
         write_folder(Path(top, "hqq"), HQQ, [tensors_of({"a": hqq(8, 64)})])
         write_folder(Path(top, "torchao"), TORCHAO, [tensors_of({"a": torchao(8, 64)})])
         say(Path(top, "torchao"), torchao_said())
@@ -124,7 +138,8 @@ keys = [
     "extra_config", "data_type", "act_bits", "linear_class", "quantization_mode", "use_rms_norm",
     "load_in_4bit", "load_in_8bit", "bnb_4bit_quant_type", "global_quant_config", "export",
     "layer_quant_config", "kv_cache_quant_config", "exclude", "algo_config", "quant_type",
-    "quant_config", "skip_modules", "mode", "a", "mlp.switch_mlp.up_proj",
+    "quant_config", "skip_modules", "mode", "a", "mlp.switch_mlp.up_proj", "num_bits",
+    "module_quant_configs", "quantize_embeddings",
 ]  # fmt: skip
 
 

@@ -233,7 +233,7 @@ def test_no_other_folder_is_ever_taken(method, monkeypatch):
     assert not taken(method, "ladder")
 
 
-@pytest.mark.parametrize("method", ("bitsandbytes", "hqq", "mlx", "torchao"))
+@pytest.mark.parametrize("method", ("bitsandbytes", "gemma", "hqq", "mlx", "torchao"))
 def test_a_folder_whose_names_no_parameter_can_have_is_to_be_repacked(method):
     from vllm.model_executor.layers.quantization import get_quantization_config
 

@@ -28,6 +28,7 @@ from layers import (
     write,
 )
 from mlx_oracle import MLX
+from more_oracles import GEMMA
 
 from ladder.errors import CheckpointError, Unsupported
 from ladder.ops.activations import round_activations
@@ -233,14 +234,17 @@ def test_a_folder_of_another_package_is_taken_only_when_asked(method):
     assert config.override_quantization_method(None, None) is None
 
 
-def test_a_folder_of_mlx_is_to_be_repacked():
+@pytest.mark.parametrize(
+    ("method", "settings"), [("mlx", MLX), ("gemma", GEMMA)], ids=("mlx", "gemma")
+)
+def test_a_folder_with_packed_embeddings_is_to_be_repacked(method, settings):
     from sglang.srt.layers.quantization import QUANTIZATION_METHODS
 
     config = QUANTIZATION_METHODS["ladder"]
-    assert config.override_quantization_method(MLX, "ladder") == "ladder"
-    assert config.override_quantization_method(MLX, None) is None
-    with pytest.raises(Unsupported, match="mlx, .*: run `ladder repack` first"):
-        config.from_config(MLX)
+    assert config.override_quantization_method(settings, "ladder") == "ladder"
+    assert config.override_quantization_method(settings, None) is None
+    with pytest.raises(Unsupported, match=f"{method}, .*: run `ladder repack` first"):
+        config.from_config(settings)
 
 
 @pytest.mark.parametrize("name", ("qkv_proj", "o_proj"))

@@ -13,6 +13,7 @@ from torch import nn
 from ladder.checkpoints.header import merge_metadata, read_header, read_metadata
 from ladder.checkpoints.layer import Stored, refuse_bare_codes, split, stored_as
 from ladder.checkpoints.model import renamer
+from ladder.checkpoints.shards import shards_of
 from ladder.errors import CheckpointError, Unsupported
 from ladder.nn.select import called_as_linear, is_linear, linears
 
@@ -42,11 +43,13 @@ def settings_of(format: Any, fields: Mapping[str, Any], files: Iterable[str]) ->
     """The Config of ``format`` (ladder.checkpoints.layer) by a ``quantization_config`` and, where
     the format asks for it, by what the files say beside their tensors."""
     settings = format.Config.from_dict(fields)
-    if not hasattr(settings, "with_metadata"):
-        return settings
-    return settings.with_metadata(
-        merge_metadata((Path(file), read_metadata(file)) for file in files)
-    )
+    if hasattr(settings, "with_metadata"):
+        settings = settings.with_metadata(
+            merge_metadata((Path(file), read_metadata(file)) for file in files)
+        )
+    if hasattr(settings, "with_tensors"):
+        settings = settings.with_tensors(shards_of(map(Path, files)))
+    return settings
 
 
 def parts_by_module(

@@ -156,7 +156,7 @@ class ForeignLinear(LoadingLinear):
         device = stored[format.codes_part(stored)].device
         tensors = {part: tensor.cpu() for part, tensor in stored.items()}
         del stored, self.__dict__["_stored_parts"]
-        weight = unpack_layer(format, tensors, config, name)
+        weight = unpack_layer(format, tensors, config, name, layer.k)
         if weight.shape != (layer.n, layer.k):  # of formats whose headers do not tell
             raise CheckpointError(
                 f"{name} holds a weight of {list(weight.shape)}, not {[layer.n, layer.k]} as the "

@@ -50,6 +50,10 @@ class ForeignHfQuantizer(Quantizer):
         format = FORMATS[self.method]
         getattr(format, "check_headers", lambda headers: None)(headers)
         settings = settings_of(format, self.quantization_config.ladder_source, files)
+        if left := getattr(format, "LEFT_OUT", ()):
+            known = getattr(model, "_keys_to_ignore_on_load_unexpected", None) or ()
+            patterns = {rf"(^|\.){re.escape(part)}$" for part in left}
+            model._keys_to_ignore_on_load_unexpected = {*known, *patterns}
         headers, stacks = take_stacks(model, headers, self.method)
         if hasattr(format, "check_whole"):
             whole = model.base_model is model

@@ -19,7 +19,8 @@ VARIABLE = "LADDER_VLLM"
 WORDS = (
     "off", "any-version", "kernel",
     "auto-round", "awq", "bitnet", "bitsandbytes", "compressed-tensors", "fbgemm_fp8", "fp8",
-    "gptq", "hqq", "intel/auto-round", "mlx", "modelopt", "mxfp4", "quark", "torchao", "w4afp8",
+    "gemma", "gptq", "hqq", "intel/auto-round", "mlx", "modelopt", "mxfp4", "quark", "torchao",
+    "w4afp8",
 )  # fmt: skip
 
 
