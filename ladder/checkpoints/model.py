@@ -64,31 +64,39 @@ def _renames(model: Any) -> bool:
     return hasattr(model, "base_model_prefix")
 
 
+def _conversions(model: Any) -> tuple[list[Any], list[Any], bool]:
+    """Of the files of ``model``, one of transformers: its renamings, its converters, and whether
+    there is anything beside renamings."""
+    from transformers.conversion_mapping import get_model_conversion_mapping
+    from transformers.core_model_loading import WeightConverter, WeightRenaming
+
+    mapping = get_model_conversion_mapping(model)
+    renamings = [entry for entry in mapping if isinstance(entry, WeightRenaming)]
+    converters = [entry for entry in mapping if isinstance(entry, WeightConverter)]
+    return renamings, converters, len(renamings) < len(mapping)
+
+
 def renamer(model: Any) -> tuple[Callable[[str], str], bool]:
     """The name in ``model`` of a name in its files; False if other conversions exist as well."""
     if not _renames(model):
         return str, True
-    from transformers.conversion_mapping import get_model_conversion_mapping
-    from transformers.core_model_loading import WeightRenaming, rename_source_key
+    from transformers.core_model_loading import rename_source_key
 
-    mapping = get_model_conversion_mapping(model)
-    renamings = [entry for entry in mapping if isinstance(entry, WeightRenaming)]
+    renamings, _, more = _conversions(model)
     state = model.state_dict()
 
     def rename(name: str) -> str:
         renamed: str = rename_source_key(name, renamings, [], model.base_model_prefix, state)[0]
         return renamed
 
-    return rename, len(renamings) == len(mapping)
+    return rename, not more
 
 
 def after_renamings(model: Any) -> Callable[[str], str]:
     """What transformers calls a tensor of the files of ``model`` when its converters see it."""
-    from transformers.conversion_mapping import get_model_conversion_mapping
-    from transformers.core_model_loading import WeightRenaming, rename_source_key
+    from transformers.core_model_loading import rename_source_key
 
-    mapping = get_model_conversion_mapping(model)
-    renamings = [entry for entry in mapping if isinstance(entry, WeightRenaming)]
+    renamings, *_ = _conversions(model)
 
     def rename(name: str) -> str:
         renamed: str = rename_source_key(name, renamings, [])[0]
@@ -100,16 +108,9 @@ def after_renamings(model: Any) -> Callable[[str], str]:
 def placer(model: Any) -> Callable[[str], tuple[str, str | None]]:
     """The parameter of ``model``, one of transformers, that a tensor of its files goes to, and the
     pattern of the conversion that makes it of several; None where it is that tensor."""
-    from transformers.conversion_mapping import get_model_conversion_mapping
-    from transformers.core_model_loading import (
-        WeightConverter,
-        WeightRenaming,
-        rename_source_key,
-    )
+    from transformers.core_model_loading import rename_source_key
 
-    mapping = get_model_conversion_mapping(model)
-    renamings = [entry for entry in mapping if isinstance(entry, WeightRenaming)]
-    converters = [entry for entry in mapping if isinstance(entry, WeightConverter)]
+    renamings, converters, _ = _conversions(model)
     state, prefix = model.state_dict(), model.base_model_prefix
 
     def place(name: str) -> tuple[str, str | None]:
