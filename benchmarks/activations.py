@@ -32,11 +32,15 @@ from ladder.errors import Unsupported
 from ladder.types import parse
 
 TOKENS = (1, 16, 32, 64, 128, 256, 512, 1024, 4096)
+#: Of two levels: integers as scales of groups.
+_WHOLE = "uint4,group=128,scale=uint4,zero=midpoint,scale2=float32:channel"
 #: Type and activations of a row.
 ROWS = (
     ("uint4,group=128,scale=float16,zero=midpoint", ""),
     ("uint4,group=128,scale=float16,zero=midpoint", "int8"),
     ("uint4,group=128,scale=float16,zero=integer", "int8"),
+    (_WHOLE, ""),
+    (_WHOLE, "int8"),
     ("int4,channel,scale=float16", "int8"),
     ("uint3,group=128,scale=float16,zero=midpoint", "int8"),
     ("uint2,group=128,scale=float16,zero=midpoint", "int8"),

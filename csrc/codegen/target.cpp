@@ -42,6 +42,7 @@ constexpr ImageKernels kHipImage = kImageKernels<&hip::words_prelude, &hip::word
 
 constexpr QuantizeKernels kCudaQuantize = {
     .measure = &cuda::measure_source,
+    .measure_rows = &cuda::measure_rows_source,
     .pack_rows = &cuda::pack_rows_source,
     .is_of_tensor = &cuda::is_of_tensor,
     .quantize_launch = &cuda::quantize_launch,

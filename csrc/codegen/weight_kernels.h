@@ -77,6 +77,9 @@ struct QuantizeKernels {
   /// which are 0x7f800000 or more where a weight is not finite, into `found`, zero before. Up to
   /// kMeasureBlocks blocks of 256 threads, one for every 256 weights of a smaller matrix.
   std::string (*measure)();
+  /// measure_rows(const float* weight, u32* found, u32 n, u32 k): the same of each row, [n], by a
+  /// warp each; blocks have 256 threads.
+  std::string (*measure_rows)();
   /// pack_rows(const u8* codes, u32* words, u32 n, u32 k): pack_codes (types/weight.h) of codes
   /// that fit. A thread takes a word, a block 256 of one row: blocks are [words of a row / 256,
   /// rows], and a block goes on to the row kMostRows behind its own.
@@ -90,7 +93,7 @@ struct QuantizeKernels {
   /// quantize(const float* weight, const u32* found, u8* codes, void* scales, void* zeros, float*
   /// scale2, u32 n, u32 k, u32 search, u32 warps): codes one per byte [n, k]; scales, zeros and
   /// scale2 as they are stored, but for zeros of kind quantized one per byte. `found` is what
-  /// measure() left, `warps` those of a block. Parts that `type` has not may be null.
+  /// measure() left, or where rows have second scales measure_rows(), `warps` those of a block. Parts that `type` has not may be null.
   /// Throws Unsupported for a format of scales that float32 has not the range of, InvalidArgument
   /// for elements of more than 8 bits.
   std::string (*quantize)(const TType& type);

@@ -88,7 +88,9 @@ Weight read_weight(const WeightView& view, const Kernels& kernels) {
   }
   if (type.scale != nullptr) {
     if (type.scale->bits <= 8) {
-      weight.scale_tables = &tables_of(*type.scale, 0);
+      // Integers are what their bytes say.
+      const bool whole = type.has_integer_scales();
+      weight.scale_tables = &tables_of(whole ? ladder::element("uint8") : *type.scale, 0);
     } else {
       const auto dtype = float_of(*type.scale);
       if (!dtype) fail<Unsupported>("no CPU kernel for scales in ", type.scale->name);

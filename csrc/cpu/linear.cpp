@@ -218,7 +218,8 @@ void linear(const WeightView& view, const Matrix& x, const Addends& addends, con
   Buffer wide_bias(addends.bias != nullptr ? view.n : 0);
   if (addends.bias != nullptr) kernels.widen(addends.bias, x.dtype, view.n, wide_bias.data());
   const Finish to{.kernels = kernels,
-                  .factor = view.scale2 != nullptr ? *view.scale2 : 1.0f,
+                  .factor = second_of_all(view),
+                  .factors = seconds_of_rows(view),
                   .bias = addends.bias != nullptr ? wide_bias.data() : nullptr,
                   .residual = addends.residual,
                   .y = y};

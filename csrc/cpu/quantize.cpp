@@ -39,6 +39,9 @@ class BlockQuantizer {
         smallest_(smallest_scale(type)),
         zero_(fixed_zero(type)) {}
 
+  /// The second scale, which multiplies the scales of the blocks that follow.
+  void set_unit(float unit) { unit_ = unit; }
+
   /// The scale and zero point of a block. Throws nothing; `weights` are finite.
   Choice choose(const float* weights, std::int64_t count) const {
     if (type_.scale == nullptr && !is_asymmetric(type_.zero)) return {.scale = 1, .zero = zero_};
@@ -69,7 +72,7 @@ class BlockQuantizer {
 
   void store_scale(float scale, void* data, std::int64_t index) const {
     const std::uint32_t code = scales_.code(scale);
-    const std::int64_t bytes = type_.scale->bits / 8;
+    const std::int64_t bytes = std::max(type_.scale->bits / 8, 1);
     std::memcpy(static_cast<char*>(data) + index * bytes, &code, static_cast<std::size_t>(bytes));
   }
   /// A zero point in the format of scales.
@@ -178,15 +181,22 @@ void quantize(const float* weight, std::int64_t n, std::int64_t k, const TType& 
   const QuantizeKernels& kernels = quantize_kernels_of(isa);
   float unit = 1;
   const float largest = largest_magnitude(weight, n, k, kernels, parallel);
-  if (type.scale2 != nullptr) *parts.scale2 = unit = second_scale(type, largest);
-  const BlockQuantizer quantizer(type, rounding, unit, kernels);
+  if (type.scale2 != nullptr && !type.scale2_of_rows) {
+    *parts.scale2 = unit = second_scale(type, largest);
+  }
+  const BlockQuantizer of_all(type, rounding, unit, kernels);
   const std::int64_t groups = type.groups(k);
   const int bits = type.element->bits;
   const std::int64_t rows = type.block.rows == 0 ? n : type.block.rows;
   const std::int64_t columns = type.block.columns == 0 ? k : type.block.columns;
-  const auto block_row = [&](std::int64_t index, std::uint8_t* codes, std::uint8_t* row_zeros,
-                             std::vector<float>& block, std::vector<std::uint8_t>& block_codes) {
+  const auto block_row = [&](BlockQuantizer& quantizer, std::int64_t index, std::uint8_t* codes,
+                             std::uint8_t* row_zeros, std::vector<float>& block,
+                             std::vector<std::uint8_t>& block_codes) {
     const std::int64_t first = index * rows, last = std::min(first + rows, n);
+    if (type.scale2_of_rows) {
+      const auto most = std::bit_cast<float>(kernels.largest(weight + first * k, k));
+      quantizer.set_unit(parts.scale2[first] = second_scale(type, most));
+    }
     for (std::int64_t group = 0; group < groups; ++group) {
       const std::int64_t left = group * columns, width = std::min(columns, k - left);
       const float* weights = weight + first * k + left;
@@ -228,8 +238,9 @@ void quantize(const float* weight, std::int64_t n, std::int64_t k, const TType& 
     std::vector<std::uint8_t> codes(static_cast<std::size_t>(std::min(rows, n) * k)), block_codes;
     std::vector<std::uint8_t> row_zeros(static_cast<std::size_t>(groups));
     std::vector<float> block;
+    BlockQuantizer quantizer = of_all;
     for (std::int64_t index = begin; index < end; ++index)
-      block_row(index, codes.data(), row_zeros.data(), block, block_codes);
+      block_row(quantizer, index, codes.data(), row_zeros.data(), block, block_codes);
   });
 }
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <optional>
 
 #include "base/error.h"
@@ -38,6 +39,8 @@ std::optional<Decoding> fields_of(const Element& e, Scalar operand) {
 /// Columns of a step of the matrix instruction.
 constexpr int kStep = 16;
 
+constexpr int kLargestByte = 127;  // of s8
+
 /// Significant bits of a format of scales, and the exponents of its smallest and largest powers of
 /// two; none of its numbers is twice the latter.
 struct Scales {
@@ -46,6 +49,7 @@ struct Scales {
 
 Scales scales_of(Scalar format) {
   const Element& e = element_of(format);
+  if (e.encoding == Encoding::unsigned_integer) return {e.bits, 0, std::ilogb(max_value(e))};
   const int least = e.encoding == Encoding::exponent ? -e.bias : linear_exponent(format);
   return {e.mantissa_bits + 1, least, std::ilogb(max_value(e))};
 }
@@ -131,6 +135,29 @@ Decoding rounded_decoding(const Problem& problem) {
   return out;
 }
 
+/// Of x of s8: whole numbers times whole scales, which are bytes, and sums of all K of them.
+std::string no_scaled_bytes(const Problem& problem) {
+  const Weight& weight = problem.weight;
+  if (!weight.type.has_integer_scales()) return "scales that are no integers beside x of s8";
+  if (weight.element != nullptr || weight.shift != 0) return "codes that are no whole numbers";
+  if (weight.stored_zero != Zero::none) return "stored zero points beside integer scales";
+  if (weight.bits > kMostScaledBits) {
+    return joined("integer scales for codes of ", weight.bits, " bits, of at most ",
+                  kMostScaledBits);
+  }
+  const auto scale = static_cast<int>(max_value(*weight.type.scale));
+  const int high = scale * ((weight.three ? 2 : (1 << weight.bits) - 1) - weight.zero);
+  const int low = -scale * weight.zero;
+  if (high > kLargestByte || low < -kLargestByte - 1) {
+    return joined("products from ", low, " to ", high, " are no bytes");
+  }
+  constexpr std::int64_t kLargestProduct = 128 * 128;
+  if (problem.k > std::numeric_limits<std::int32_t>::max() / kLargestProduct) {
+    return joined("sums of ", problem.k, " products of bytes");
+  }
+  return {};
+}
+
 }  // namespace
 
 Decoding::Kind decoding_kind(const Problem& problem) {
@@ -139,10 +166,21 @@ Decoding::Kind decoding_kind(const Problem& problem) {
                                                                   : Decoding::Kind::table;
 }
 
+bool scales_operands(const Problem& problem, ScalePlace place) {
+  if (place == ScalePlace::usual) place = usual_scale_place(problem);
+  return place == ScalePlace::operands || place == ScalePlace::rounded;
+}
+
+bool scales_bytes(const Problem& problem, ScalePlace place) {
+  return problem.rounded_x() == Scalar::s8 && scales_operands(problem, place);
+}
+
 std::string no_scaled_operands(const Problem& problem) {
   const Scalar operand = problem.activation();
-  if (problem.has_bytes_of_x()) return "scales do not multiply operands of 8 bits";
+  if (problem.rounded_x() == Scalar::s8) return no_scaled_bytes(problem);
+  if (problem.has_bytes_of_x()) return "scales do not multiply operands of e4m3";
   if (!problem.weight.scale) return "no scales for operands";
+  if (problem.weight.type.has_integer_scales()) return "integer scales multiply sums of halves";
   if (problem.weight.stored_zero != Zero::none) {
     return "sums, not operands, meet a stored zero point";
   }
@@ -183,7 +221,9 @@ std::string no_rounded_operands(const Problem& problem) {
     return "sums, not operands, meet a stored zero point that is no integer";
   }
   const bool of_range = *problem.weight.scale == Scalar::e8m0 && operand == Scalar::bf16;
-  if (*problem.weight.scale != operand && *problem.weight.scale != Scalar::e4m3 && !of_range) {
+  const bool whole = problem.weight.type.has_integer_scales();
+  if (!whole && *problem.weight.scale != operand && *problem.weight.scale != Scalar::e4m3 &&
+      !of_range) {
     return joined("scales of ", name_of(*problem.weight.scale), " are no ", name_of(operand));
   }
   if (operand == Scalar::f16) {
@@ -254,6 +294,11 @@ std::string no_relative_scales(const Problem& problem) {
 
 bool rounds_no_product(const Problem& problem) {
   const Weight& weight = problem.weight;
+  if (weight.type.has_integer_scales()) {
+    if (weight.element != nullptr || weight.exponent != 0 || weight.shift != 0) return false;
+    const double most = largest_value(problem) * max_value(*weight.type.scale);
+    return most <= std::ldexp(1, mantissa_bits(problem.activation()) + 1);
+  }
   if (weight.scale != Scalar::e8m0 || problem.activation() != Scalar::bf16 ||
       weight.stored_zero != Zero::none || decoding_kind(problem) == Decoding::Kind::table) {
     return false;
@@ -271,7 +316,9 @@ bool joins_powers(const Problem& problem) {
 }
 
 ScalePlace usual_scale_place(const Problem& problem) {
-  if (problem.has_bytes_of_x()) return ScalePlace::sums;
+  if (problem.has_bytes_of_x()) {
+    return no_scaled_operands(problem).empty() ? ScalePlace::operands : ScalePlace::sums;
+  }
   const bool one_step = problem.weight.scale && problem.group_size() == kStep;
   const bool may = one_step && decoding_kind(problem) == Decoding::Kind::fields;
   return may && no_scaled_operands(problem).empty() ? ScalePlace::operands : ScalePlace::sums;
@@ -281,6 +328,11 @@ Decoding decoding_of(const Problem& problem, ScalePlace place) {
   if (place == ScalePlace::usual) place = usual_scale_place(problem);
   if (place == ScalePlace::operands) {
     if (const auto why = no_scaled_operands(problem); !why.empty()) fail<Unsupported>(why);
+    if (problem.has_bytes_of_x()) {
+      Decoding out{Decoding::Kind::integers, 0, {}, {}};
+      out.scaled = true;
+      return out;
+    }
     return with_scales(*fields_of(*problem.weight.element, problem.activation()),
                        *problem.weight.scale, problem.activation());
   }

@@ -83,6 +83,13 @@ constexpr std::int64_t table_entries(int bits) {
 /// decoding_of(problem).kind, without making a table.
 Decoding::Kind decoding_kind(const Problem& problem);
 
+/// Scales multiply operands, not sums: as `place` says, rounded or not.
+bool scales_operands(const Problem& problem, ScalePlace place);
+/// Bits of codes that become bytes with their scales.
+constexpr int kMostScaledBits = 5;
+/// The same of x of s8: codes less their zero point, times integer scales, are bytes.
+bool scales_bytes(const Problem& problem, ScalePlace place);
+
 /// Why operands do not hold the scales of `problem`; empty where each product of a finite value and
 /// any scale of the format is one exactly, whatever scales a weight has.
 std::string no_scaled_operands(const Problem& problem);

@@ -214,7 +214,9 @@ std::string to_string(const Problem& problem) {
   if (const Gating* gate = problem.gate()) out << to_string(*gate) << " of ";
   if (const auto what = problem.activation_function()) out << name_of(*what) << " of ";
   for (const EpilogueStep& step : problem.epilogue) {
-    if (std::holds_alternative<SecondScale>(step)) out << "s2 f32 * ";
+    if (std::holds_alternative<SecondScale>(step)) {
+      out << (weight.type.scale2_of_rows ? "s2[n] f32 * " : "s2 f32 * ");
+    }
     if (std::holds_alternative<ScaleOfToken>(step)) out << "t[m] f32 * ";
   }
   out << (problem.formats.fast_accum ? "fast sum k=" : "sum k=") << problem.k << ": ";
@@ -229,7 +231,11 @@ std::string to_string(const Problem& problem) {
   out << ' ' << name_of(problem.formats.x) << " * ";
   const bool rescale = weight.stored_zero == Zero::rescale;
   if (rescale) out << '(';
-  if (weight.scale) out << 's' << per_group.str() << name_of(*weight.scale) << " * ";
+  if (weight.scale) {
+    out << 's' << per_group.str() << name_of(*weight.scale);
+    if (weight.type.has_integer_scales()) out << "<=" << max_value(*weight.type.scale);
+    out << " * ";
+  }
   const bool subtracts = weight.stored_zero != Zero::none && !rescale;
   if (subtracts) out << '(';
   if (weight.element != nullptr) {

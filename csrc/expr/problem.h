@@ -77,7 +77,7 @@ struct Formats {
 };
 
 /// Steps from sums to y. All are in f32, and y is rounded at the end, once.
-struct SecondScale {  ///< times one f32 of the whole weight
+struct SecondScale {  ///< times one f32 of the whole weight, or of the row
   bool operator==(const SecondScale&) const = default;
 };
 struct ScaleOfToken {  ///< times an f32 of each token: of x of 8 bits

@@ -33,7 +33,8 @@ struct Weight {
   int shift = 0, exponent = 0;
   bool three = false;             ///< of 2 bits: code 3 stands for code 1, which ternary types need
   std::int64_t group;             ///< columns that share a scale and a zero point; 0: a whole row
-  std::optional<Scalar> scale;    ///< f16, bf16, f32, e8m0, e4m3; nothing: no scales
+  /// f16, bf16, f32, e8m0, e4m3, u8 of integers; nothing: no scales.
+  std::optional<Scalar> scale;
   Zero stored_zero = Zero::none;  ///< none; integer; original or rescale
 
   bool operator==(const Weight&) const = default;

@@ -66,6 +66,11 @@ constexpr std::uint32_t less_zeros(std::uint32_t codes, std::uint32_t zeros) {
   return ((codes | kSignBits) - zeros) ^ kSignBits;
 }
 constexpr int kMostOffsetBits = 7;
+/// Four bytes of whole_byte_plan(), each (code - zero) * scale as s8, which holds it: 128 more is a
+/// byte, so that one product and one sum of whole words carry from no byte to the next.
+constexpr std::uint32_t scaled_bytes(std::uint32_t codes, std::uint32_t scale, std::uint32_t zero) {
+  return (codes * scale + (kSignBits - zero * 0x01010101u * scale)) ^ kSignBits;
+}
 /// Floats of sign, exponent and mantissa as e4m3, whose exponent is off by the difference of the
 /// biases. Throws InternalError where they have no room.
 const BytePlan& float_byte_plan(int bits, int mantissa_bits);

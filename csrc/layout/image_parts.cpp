@@ -19,7 +19,9 @@ ImageParts image_parts(const Problem& problem) {
   if (problem.weight.scale) add(out.scales, per_group, *problem.weight.scale);
   if (problem.weight.stored_zero != Zero::none)
     add(out.zeros, per_group, problem.weight.zero_scalar());
-  if (problem.has_scale2()) add(out.scale2, 1, Scalar::f32);
+  if (problem.has_scale2()) {
+    add(out.scale2, problem.weight.type.second_scales(problem.n), Scalar::f32);
+  }
   if (problem.permuted_columns) add(out.gather, problem.k, Scalar::u32);
   out.words = round_up(bytes, kPartBytes) / 4;
   return out;

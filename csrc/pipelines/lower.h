@@ -12,7 +12,7 @@ namespace ladder {
 ///   weight     u32, the image of layout/weight_image.h; padding holds any code of a finite number
 ///   scales     of Weight::scale, [groups][N / 64][8][8] as weight_image.h says; rows beyond n: 0
 ///   zeros      of Weight::zero_scalar(), in the same order; bytes for integer zero points
-///   scale2     f32, one
+///   scale2     f32, one, or [n]
 ///   bias       of Formats::bias, [n]; may be null, which is none
 ///   gather     i32, [k]: the column of x that each column of the weight multiplies
 ///   x          of Formats::x, [m, k], row-major; of windows the images

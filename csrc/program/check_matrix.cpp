@@ -171,7 +171,7 @@ Faults check(const Program& program, const ScaleOperand& i) {
     add(faults, "operands of ", name_of(to.scalar), " times scales");
   }
   const bool of_range = scale == Scalar::e8m0 && to.scalar == Scalar::bf16;
-  if (scale != to.scalar && scale != Scalar::e4m3 && !of_range) {
+  if (scale != to.scalar && scale != Scalar::e4m3 && scale != Scalar::u8 && !of_range) {
     add(faults, "operands of ", name_of(to.scalar), " times scales of ", name_of(scale));
   }
   check_group(program, i.scales, i.group, "scales", faults);
@@ -207,7 +207,14 @@ Faults check(const Program& program, const UnpackBytes& i) {
   }
   if (whole) check_wholes(i, faults);
   if (i.shift != 0 && !whole) add(faults, "bytes of ", name_of(to.scalar), " times 2^", i.shift);
-  if (i.has_zero() && !whole) {
+  if (i.scales >= 0) {
+    const Scalar scale = program.registers[i.scales].scalar;
+    if (to.scalar != Scalar::s8 || i.zeros >= 0 || i.below_sign || i.bits > kMostScaledBits) {
+      add(faults, "codes of ", i.bits, " bits times scales in bytes of ", name_of(to.scalar));
+    }
+    if (scale != Scalar::u8) add(faults, "bytes times scales of ", name_of(scale));
+    check_group(program, i.scales, i.group, "scales", faults);
+  } else if (i.has_zero() && !whole) {
     const int most = 1 << kMostOffsetBits;
     if (to.scalar != Scalar::s8) add(faults, "a zero point in bytes of ", name_of(to.scalar));
     if (i.bits > kMostOffsetBits) add(faults, "a zero point of ", i.bits, " bits");

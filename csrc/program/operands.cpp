@@ -80,13 +80,17 @@ double ones_of(const Unpack& i, Scalar operand, int offset) {
   return i.ones ? first_of_ones(operand) * factor_of(i, operand, offset) : 0;
 }
 
+static_assert(kMostScaledBits <= kMostWholeBits);
+
 const BytePlan& plan_of(const UnpackBytes& i, Scalar to) {
   switch (to) {
     case Scalar::e4m3:
     case Scalar::e4m3fnuz:
       return i.mantissa_bits ? float_byte_plan(i.bits, *i.mantissa_bits)
                              : whole_byte_plan(i.bits, i.shift);
-    case Scalar::s8: return i.flips_sign() ? signed_byte_plan(i.bits) : offset_byte_plan(i.bits);
+    case Scalar::s8:
+      if (i.scales >= 0) return whole_byte_plan(i.bits, 0);
+      return i.flips_sign() ? signed_byte_plan(i.bits) : offset_byte_plan(i.bits);
     default: return byte_plan(i.bits);
   }
 }

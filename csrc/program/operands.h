@@ -72,7 +72,8 @@ constexpr std::uint32_t three_values(std::uint32_t word) {
 /// Codes as bytes, out of `step` of the k-steps of a block, of 32 columns or 16, in the order of
 /// digit_place: of u8 the code times 2^offset (layout/digits.h), of s8 as signed_byte_plan() has
 /// it, or `below_sign` as offset_byte_plan() has it, or with a zero point, `zero` or zeros[row],
-/// less that; of e4m3 a float with so many bits of a mantissa as float_byte_plan() has it, or of
+/// less that; or with `scales`, of u8, (code - zero) * scales[group, row], which is a number of s8;
+/// of e4m3 a float with so many bits of a mantissa as float_byte_plan() has it, or of
 /// integers, which have none, code * 2^shift as whole_byte_plan() has it, less a zero point; of
 /// e4m3fnuz what fnuz_bytes() makes of that.
 struct UnpackBytes {
@@ -85,12 +86,14 @@ struct UnpackBytes {
   int zero = 0;
   RegisterId zeros = -1;
   bool below_sign = false;
+  RegisterId scales = -1;
+  Affine group = 0;
   bool has_zero() const { return zero != 0 || zeros >= 0; }
   /// Bytes of s8 are XORed with kSignBits.
-  bool flips_sign() const { return !below_sign && !has_zero(); }
+  bool flips_sign() const { return !below_sign && !has_zero() && scales < 0; }
 };
 /// How the codes become bytes of `to`. Where they are s8, these are then XORed with kSignBits, or
-/// are the first operand of less_zeros(); integers in e4m3, of whole_less_zeros().
+/// are the first operand of less_zeros() or scaled_bytes(); integers in e4m3, of whole_less_zeros().
 const BytePlan& plan_of(const UnpackBytes& i, Scalar to);
 /// Where LookupRelative has codes, each in the lowest bits of a byte: one piece of one word.
 const BytePlan& relative_plan();
@@ -124,7 +127,7 @@ struct UnpackFloat {
 };
 /// to[w, row, k] = to[w, row, k] * 2^exponent * scales[group, row], rounded once to nearest even in
 /// to's format, of the rows of an A operand. Of the first two factors, or of bf16 the last two, the
-/// product is a number of the format. Scales are in that or in e4m3, of bf16 also in e8m0.
+/// product is a number of the format. Scales are in that, in e4m3 or in u8, of bf16 also in e8m0.
 struct ScaleOperand {
   RegisterId to, scales;
   Affine group;

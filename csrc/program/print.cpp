@@ -261,6 +261,7 @@ std::string to_string(const Program& program, const Statement& statement) {
             if (i.zeros >= 0) out << " - " << reg(i.zeros);
             if (i.zero != 0) out << " - " << i.zero;
             if (i.below_sign) out << " below the sign";
+            if (i.scales >= 0) out << " * " << group(i.scales, i.group);
           },
           [&](const SplitDigits& i) {
             out << "split_digits " << program.buffers[program.views[i.to].buffer].name << ", "

@@ -92,6 +92,11 @@ double decoding_cycles(const Problem& problem, const Device& device, Route route
     case Decoding::Kind::table: return lookup_cycles(problem.weight.bits);
     case Decoding::Kind::integers: break;
   }
+  if (route == Route::bytes && scales_bytes(problem, place)) {
+    const BytePlan& plan = whole_byte_plan(problem.weight.bits, 0);
+    const int three = problem.weight.three ? 2 * problem.weight.bits : 0;
+    return kIntegerCycles * (plan.mask_count + plan.shift_count + three + 2 * kUnitRegisters);
+  }
   if (has_bytes(route)) {
     // Of digits a conversion of each sum, too, two a unit for groups of 128 columns.
     const bool less = subtracts_zero(problem, route), whole = problem.rounded_x() == Scalar::e4m3;

@@ -16,6 +16,7 @@ constexpr float kLeastPower = 0x1p-127f, kLargestPower = 0x1p127f;  // of e8m0
 ScaleRounding::Kind kind_of(const Element* format) {
   if (format == nullptr) return ScaleRounding::Kind::none;
   if (format->encoding == Encoding::exponent) return ScaleRounding::Kind::exponent;
+  if (format->encoding == Encoding::unsigned_integer) return ScaleRounding::Kind::whole;
   if (format->bits == 32) return ScaleRounding::Kind::exact;
   return float_rounding(*format) ? ScaleRounding::Kind::floating : ScaleRounding::Kind::any;
 }
@@ -44,6 +45,8 @@ float ScaleRounding::operator()(float scale) const {
       if (!(scale > kLeastPower)) return kLeastPower;
       if (scale >= kLargestPower) return kLargestPower;
       return std::bit_cast<float>((std::bit_cast<std::uint32_t>(scale) + 0x7fffffu) & 0xff800000u);
+    case Kind::whole:
+      return std::clamp(std::nearbyint(scale), 1.0f, static_cast<float>(max_value(*format_)));
     case Kind::floating: break;
   }
   float magnitude = std::fabs(scale);
@@ -61,6 +64,7 @@ std::uint32_t ScaleRounding::code(float stored) const {
     case Kind::exact: return bits;
     case Kind::any: return encode(*format_, stored);
     case Kind::exponent: return bits >> 23;
+    case Kind::whole: return static_cast<std::uint32_t>(stored);
     case Kind::floating: break;
   }
   const float magnitude = std::fabs(stored);

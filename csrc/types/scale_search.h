@@ -50,6 +50,7 @@ struct ScaleRounding {
     none,      ///< no scales: 1
     exact,     ///< float32
     exponent,  ///< up to the next power of two, or half of all blocks would clip their largest
+    whole,     ///< integers: to the nearest, ties to even, at least 1
     floating,  ///< to the nearest, by `floating`
     any,       ///< to the nearest, of formats beyond the normal numbers of float32
   };

@@ -84,7 +84,13 @@ std::string_view parse_field(std::string_view field, std::string_view whole, TTy
     type.scale = value == "none" ? nullptr : &element(value);
     return "scale";
   } else if (key == "scale2") {
-    type.scale2 = value == "none" ? nullptr : &element(value);
+    const std::size_t colon = value.find(':');
+    const std::string_view name = value.substr(0, colon);
+    const std::string_view of = colon == std::string_view::npos ? "tensor" : value.substr(colon + 1);
+    LADDER_REQUIRE(of == "tensor" || of == "channel", "scale2 is \"", value, "\" in type \"", whole,
+                   "\": of \"", of, "\", not of the tensor or of a channel");
+    type.scale2 = name == "none" ? nullptr : &element(name);
+    type.scale2_of_rows = type.scale2 != nullptr && of == "channel";
     return "scale2";
   } else if (key == "zero") {
     type.zero = parse_zero(value, whole);
@@ -108,11 +114,13 @@ std::string spell(const TType& type) {
   if (type.zero != Zero::none)
     text += ",zero=" + std::string(kZeroNames[static_cast<std::size_t>(type.zero)]);
   if (type.scale2 != nullptr) text += ",scale2=" + std::string(type.scale2->name);
+  if (type.scale2_of_rows) text += ":channel";
   return text;
 }
 
 bool is_scale_format(const Element& e) {
-  return e.encoding == Encoding::floating || e.encoding == Encoding::exponent;
+  return e.encoding == Encoding::floating || e.encoding == Encoding::exponent ||
+         e.encoding == Encoding::unsigned_integer;
 }
 
 }  // namespace
@@ -131,7 +139,9 @@ double TType::bits_per_weight(std::int64_t n, std::int64_t k) const {
   if (zero == Zero::integer) per_block += 8;
   if (zero == Zero::quantized) per_block += element->bits;
   if (zero == Zero::original || zero == Zero::rescale) per_block += scale->bits;
-  return element->bits + blocks * per_block / (static_cast<double>(n) * static_cast<double>(k));
+  const double of_rows = scale2_of_rows ? static_cast<double>(n) * scale2->bits : 0;
+  return element->bits +
+         (blocks * per_block + of_rows) / (static_cast<double>(n) * static_cast<double>(k));
 }
 
 void check(const TType& type) {
@@ -142,14 +152,19 @@ void check(const TType& type) {
   LADDER_REQUIRE(type.block.columns == 0 || type.block.columns >= 8, "type \"", text,
                  "\" has groups of ", type.block.columns, ", fewer than 8");
   LADDER_REQUIRE(type.scale == nullptr || is_scale_format(*type.scale), "type \"", text,
-                 "\": scale ", type.scale->name, " is not a floating format");
-  LADDER_REQUIRE(type.scale == nullptr || type.scale->bits == 8 || type.scale->bits >= 16,
+                 "\": scale ", type.scale->name, " is neither a floating format nor an unsigned integer");
+  const bool whole = type.has_integer_scales();
+  LADDER_REQUIRE(type.scale == nullptr || whole || type.scale->bits == 8 || type.scale->bits >= 16,
                  "type \"", text, "\": scale ", type.scale->name, " has ", type.scale->bits,
                  " bits, not 8, 16 or 32");
+  LADDER_REQUIRE(!whole || type.scale2 != nullptr, "type \"", text, "\" has scales of ",
+                 type.scale->name, ", which are integers, and no scale2 to multiply them by");
   LADDER_REQUIRE(type.scale2 == nullptr || type.scale2->name == "float32", "type \"", text,
                  "\": scale2 is ", type.scale2->name, ", not float32");
   LADDER_REQUIRE(type.scale2 == nullptr || type.scale != nullptr, "type \"", text,
                  "\" has a scale2 but no scale");
+  LADDER_REQUIRE(!type.scale2_of_rows || type.block.rows == 1, "type \"", text,
+                 "\" has a scale2 of each row, and scales that rows share");
   const bool is_unsigned = e.encoding == Encoding::unsigned_integer;
   const bool is_integer = is_unsigned || e.encoding == Encoding::signed_integer;
   switch (type.zero) {

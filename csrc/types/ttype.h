@@ -5,7 +5,8 @@
 //
 //   value[n, k] = scale2 * scale[n / rows, k / columns] * (decode(code[n, k]) - zero[same])
 //
-// except zero "rescale": value = scale2 * (scale * decode(code) - zero).
+// except zero "rescale": value = scale2 * (scale * decode(code) - zero). The second scale is one
+// number, or one for each row.
 #pragma once
 
 #include <cstdint>
@@ -37,13 +38,22 @@ struct TType {
   Block block = {};
   const Element* scale = nullptr;  ///< nullptr: no scales
   Zero zero = Zero::none;
-  const Element* scale2 = nullptr;  ///< one scale for the whole tensor, or nullptr
+  const Element* scale2 = nullptr;  ///< one more scale for the whole tensor, or nullptr
+  bool scale2_of_rows = false;      ///< one for each row instead
 
   bool operator==(const TType&) const = default;
   /// Blocks along K of a matrix with `k` columns; a shorter last one counts.
   std::int64_t groups(std::int64_t k) const;
   /// Blocks along N of a matrix with `n` rows.
   std::int64_t block_rows(std::int64_t n) const;
+  /// Scales are unsigned integers, one to a byte.
+  bool has_integer_scales() const {
+    return scale != nullptr && scale->encoding == Encoding::unsigned_integer;
+  }
+  /// Second scales of a matrix with `n` rows.
+  std::int64_t second_scales(std::int64_t n) const {
+    return scale2 == nullptr ? 0 : scale2_of_rows ? n : 1;
+  }
   /// Stored bits per weight of an [n, k] matrix, scales and zeros included, padding excluded.
   double bits_per_weight(std::int64_t n, std::int64_t k) const;
 };
@@ -52,8 +62,9 @@ struct TType {
 /// an element name alone. Fields after the element:
 ///   group=G | channel | tensor | block=RxC    which elements share a scale (default channel)
 ///   scale=NAME                                format of the scales (default none)
-///   zero=KIND                                 none, midpoint, integer, quantized, original,
-///   rescale scale2=NAME                               second-level scale
+///   zero=KIND                                 none, midpoint, integer, quantized, original, rescale
+///   scale2=NAME[:tensor | :channel]           second-level scale, of which elements (default
+///                                             tensor)
 /// Throws InvalidArgument that names the field at fault.
 TType parse_ttype(std::string_view text);
 

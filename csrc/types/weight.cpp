@@ -37,6 +37,8 @@ float stored_value(const Element& format, const void* data, std::int64_t index) 
     std::memcpy(&code, bytes + index * 2, 2);
   else
     code = bytes[index];
+  // The byte is the integer, whatever its format has room for.
+  if (format.encoding == Encoding::unsigned_integer) return code;
   return static_cast<float>(decode(format, code));
 }
 
@@ -125,8 +127,9 @@ void dequantize_rows(const WeightView& w, std::int64_t row_begin, std::int64_t r
       const auto group = static_cast<std::size_t>(w.g_idx[column]);
       values[column] = weight_value(type.zero, values[column], scales[group], zeros[group]);
     }
-    if (w.scale2 != nullptr)
-      for (std::int64_t column = 0; column < w.k; ++column) values[column] *= *w.scale2;
+    if (w.scale2 == nullptr) continue;
+    const float second = w.scale2[type.scale2_of_rows ? row : 0];
+    for (std::int64_t column = 0; column < w.k; ++column) values[column] *= second;
   }
 }
 

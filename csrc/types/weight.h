@@ -23,7 +23,7 @@ struct WeightView {
   /// integer: uint8 [block_rows, groups]; quantized: uint32 [block_rows, row_words(groups, bits)];
   /// original, rescale: [block_rows, groups] in the scale's format.
   const void* zeros;
-  const float* scale2;        ///< one number
+  const float* scale2;        ///< [second_scales(n)]
   const std::int32_t* g_idx;  ///< [k]: the group of each column; null: column / block.columns
 };
 

@@ -58,6 +58,7 @@ TEST(DISABLED_WholeQuantizeKernel, compiles_without_spills_for_every_type) {
 TEST(QuantizeKernel, has_helpers_that_compile_without_spills) {
   for (const char* architecture : kArchitectures) {
     expect_no_spills(cuda::measure_source(), "measure", architecture);
+    expect_no_spills(cuda::measure_rows_source(), "measure_rows", architecture);
     expect_no_spills(cuda::tensor_extent_source(), "extent", architecture);
     for (int bits = 1; bits <= 8; ++bits)
       expect_no_spills(cuda::pack_rows_source(bits), "pack_rows", architecture);

@@ -48,7 +48,9 @@ struct Sizes {
   Sizes(const TType& type, std::int64_t n, std::int64_t k)
       : blocks(static_cast<std::size_t>(type.block_rows(n) * type.groups(k))),
         words(static_cast<std::size_t>(n * row_words(k, type.element->bits))),
-        scale_bytes(type.scale == nullptr ? 0 : static_cast<std::size_t>(type.scale->bits) / 8) {
+        scale_bytes(type.scale == nullptr
+                        ? 0
+                        : static_cast<std::size_t>(std::max(type.scale->bits / 8, 1))) {
     switch (type.zero) {
       case Zero::none:
       case Zero::midpoint: break;
@@ -66,17 +68,18 @@ struct Sizes {
 
 struct Parts {
   Bytes codes, scales, zeros;
-  float scale2 = 0;
+  std::vector<float> scale2;
   bool operator==(const Parts&) const = default;
 };
 
 inline Parts of_processor(const std::vector<float>& weight, std::int64_t n, std::int64_t k,
                           const TType& type, bool search) {
   const Sizes sizes(type, n, k);
-  Parts out{Bytes(4 * sizes.words), Bytes(sizes.blocks * sizes.scale_bytes), Bytes(sizes.zeros)};
+  Parts out{Bytes(4 * sizes.words), Bytes(sizes.blocks * sizes.scale_bytes), Bytes(sizes.zeros),
+            std::vector<float>(static_cast<std::size_t>(type.second_scales(n)))};
   cpu::quantize(weight.data(), n, k, type, search ? cpu::Rounding::search : cpu::Rounding::nearest,
                 {reinterpret_cast<std::uint32_t*>(out.codes.data()), out.scales.data(),
-                 out.zeros.data(), &out.scale2},
+                 out.zeros.data(), out.scale2.data()},
                 cpu::Isa::generic, serial);
   return out;
 }
@@ -84,7 +87,8 @@ inline Parts of_processor(const std::vector<float>& weight, std::int64_t n, std:
 class QuantizeDevice {
  public:
   explicit QuantizeDevice(const std::vector<std::string>& types) {
-    std::vector<Source> sources{{cuda::measure_source(), "measure"}};
+    std::vector<Source> sources{{cuda::measure_source(), "measure"},
+                                {cuda::measure_rows_source(), "measure_rows"}};
     for (int bits = 1; bits <= 8; ++bits)
       sources.push_back({cuda::pack_rows_source(bits), "pack_rows"});
     for (const std::string& text : types) {
@@ -117,12 +121,20 @@ class QuantizeDevice {
                   TensorState* state = nullptr) const {
     const Sizes sizes(type, n, k);
     const bool packed = type.zero == Zero::quantized;
-    const auto from = guarded(weight.size() * 4, weight.data()), found = guarded(4);
     const unsigned height = static_cast<unsigned>(n), width = static_cast<unsigned>(k);
+    const auto from = guarded(weight.size() * 4, weight.data());
+    const auto found = guarded(type.scale2_of_rows ? 4 * weight.size() / width : 4);
     const std::uint32_t largest = measured(weight, height, width);
-    std::memcpy(found.data(), &largest, 4);
+    if (type.scale2_of_rows) {
+      auto rows = height, columns = width;
+      void* parameters[] = {from.data(), found.data(), &rows, &columns};
+      run_kernel(1, (height + 7) / 8, 256, parameters);
+    } else {
+      std::memcpy(found.data(), &largest, 4);
+    }
     const auto codes = guarded(weight.size()), scales = guarded(sizes.blocks * sizes.scale_bytes),
-               zeros = guarded(packed ? sizes.blocks : sizes.zeros), scale2 = guarded(4);
+               zeros = guarded(packed ? sizes.blocks : sizes.zeros),
+               scale2 = guarded(static_cast<std::size_t>(4 * type.second_scales(n)));
     const Stores to{codes.data(), scales.data(), zeros.data(), scale2.data()};
     if (cuda::is_of_tensor(type))
       run_tensor_kernels(first_[which], cuda::tensor_launch(type, n, k, searches), from.data(),
@@ -136,7 +148,8 @@ class QuantizeDevice {
     out.zeros = packed ? rows_of(zeros.data(), static_cast<unsigned>(type.block_rows(n)),
                                  static_cast<unsigned>(type.groups(k)), type.element->bits)
                        : bytes_of(zeros, sizes.zeros);
-    std::memcpy(&out.scale2, scale2.data(), 4);
+    out.scale2.resize(static_cast<std::size_t>(type.second_scales(n)));
+    if (!out.scale2.empty()) std::memcpy(out.scale2.data(), scale2.data(), 4 * out.scale2.size());
     return out;
   }
 

@@ -69,7 +69,7 @@ TEST(EmulatedTensorQuantize, adds_errors_of_a_matrix_in_the_order_of_the_process
       const auto weight = weight_of(n, k, static_cast<unsigned>(i));
       TensorState state;
       const auto parts = device.quantized(i, weight, n, k, type, true, &state);
-      const float unit = type.scale2 != nullptr ? parts.scale2 : 1.0f;
+      const float unit = type.scale2 != nullptr ? parts.scale2.front() : 1.0f;
       const double error = cpu::generic_quantize_kernels().error(
           cpu::values_of(*type.element), weight.data(), n * k,
           {.divisor = state.scale * unit, .zero = state.zero, .scale = state.scale, .unit = unit},

@@ -102,14 +102,14 @@ void any_spelling(Input in) {
   auto g_idx = in.block<std::int32_t>(in.byte() % 2 == 0 ? 0 : static_cast<std::size_t>(k));
   for (std::int32_t& group : g_idx)
     group = static_cast<std::int32_t>(static_cast<std::uint32_t>(group) % groups);
-  const float scale2 = 0.5f;
+  const std::vector<float> scale2(static_cast<std::size_t>(type.second_scales(n)), 0.5f);
   const WeightView weight{.type = &type,
                           .n = n,
                           .k = k,
                           .codes = words.data(),
                           .scales = scales.data(),
                           .zeros = zeros.data(),
-                          .scale2 = type.scale2 == nullptr ? nullptr : &scale2,
+                          .scale2 = scale2.empty() ? nullptr : scale2.data(),
                           .g_idx = g_idx.empty() ? nullptr : g_idx.data()};
   std::vector<float> values(static_cast<std::size_t>(n * k));
   dequantize_rows(weight, 0, n, values.data());

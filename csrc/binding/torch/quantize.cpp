@@ -53,7 +53,7 @@ Parts parts_of(const Tensor& weight, const TType& type) {
           part(type.scale != nullptr, rows, groups,
                type.scale != nullptr ? storage_dtype(*type.scale) : ScalarType::Byte),
           zeros(),
-          stable::new_empty(weight, {type.scale2 != nullptr ? 1 : 0},
+          stable::new_empty(weight, {type.second_scales(n)},
                             type.scale2 != nullptr ? ScalarType::Float : ScalarType::Byte)};
 }
 
@@ -184,6 +184,18 @@ bool is_finite(const Tensor& found) {
   return *static_cast<const std::uint32_t*>(host.const_data_ptr()) < 0x7f800000u;
 }
 
+/// What measure_rows() finds.
+Tensor magnitudes_of_rows(const Tensor& weight, void* stream) {
+  const std::int64_t n = weight.size(0);
+  const auto kernel = loaded(quantize_kernels(gpus()).measure_rows(), "measure_rows",
+                             weight.get_device_index());
+  Tensor found = stable::new_empty(weight, {n}, ScalarType::Int);
+  start<2, 2>(kernel, {{static_cast<unsigned>((n + 7) / 8), 1, 1}, 256, 0, false}, stream,
+              {address(weight), address(found)},
+              {static_cast<std::uint32_t>(n), static_cast<std::uint32_t>(weight.size(1))});
+  return found;
+}
+
 /// Nothing where a weight is not finite.
 template <class Kernels>
 std::optional<std::vector<Tensor>> quantize_by(const Tensor& weight, const TType& type,
@@ -209,7 +221,8 @@ std::optional<std::vector<Tensor>> quantize_by(const Tensor& weight, const TType
   start<2, 2>(measure, {{parts_measured, 1, 1}, 256, 0, false}, stream,
               {address(weight), address(found)},
               {static_cast<std::uint32_t>(n), static_cast<std::uint32_t>(k)});
-  kernels.start_on(stream, weight, found,
+  const Tensor of_rows = type.scale2_of_rows ? magnitudes_of_rows(weight, stream) : found;
+  kernels.start_on(stream, weight, of_rows,
                    {.codes = address(codes),
                     .scales = address(parts.scales),
                     .zeros = address(zeros),

@@ -180,8 +180,9 @@ WeightView view_weight(const WeightArguments& arguments, const TType& type, std:
                  ", but type \"", to_string(type), "\" ", second ? "needs it" : "has none");
   if (second) {
     require(*arguments.scale2, "scale2", ScalarType::Float, 1);
-    LADDER_REQUIRE(arguments.scale2->size(0) == 1, "scale2 has ", arguments.scale2->size(0),
-                   " numbers, not 1");
+    const std::int64_t wanted = type.second_scales(n);
+    LADDER_REQUIRE(arguments.scale2->size(0) == wanted, "scale2 has ", arguments.scale2->size(0),
+                   " numbers, not ", wanted, " as type \"", to_string(type), "\" needs");
     view.scale2 = static_cast<const float*>(arguments.scale2->const_data_ptr());
   }
   if (arguments.g_idx.has_value()) {

@@ -60,7 +60,8 @@ std::string places(const TType& type) {
   const float* const mine = weight + corner;
   u8* const to = codes + corner;
   const auto place = [&](u32 e) { return )"
-      << (contiguous ? "e" : "(u64)(e / width) * k + e % width") << "; };\n";
+      << (contiguous ? "e" : "(u64)(e / width) * k + e % width") << "; };\n"
+      << unit_of_rows(type);
   return out.str();
 }
 
@@ -143,7 +144,7 @@ std::string search(const TType& type) {
   if (type.scale == nullptr)
     return "  const Choice best = first_choice(cover_of(least, greatest), unit);\n";
   // A whole warp skips a scale that it has just tried: an equal error is not less.
-  const bool skips = type.scale->bits == 8 && (one_team_a_block(type) || team_of(type) == kWarp);
+  const bool skips = type.scale->bits <= 8 && (one_team_a_block(type) || team_of(type) == kWarp);
   const Steps steps = steps_of(type);
   std::ostringstream out;
   // One loop, so that the sum of errors stands in one place and no call is made of it.
@@ -213,6 +214,26 @@ extern "C" __global__ void __launch_bounds__(256) measure(
 }
 )";
   return out.str();
+}
+
+std::string measure_rows_source() {
+  return std::string(prelude()) + R"(
+extern "C" __global__ void __launch_bounds__(256) measure_rows(
+    const float* __restrict__ weight, u32* __restrict__ found, u32 n, u32 k) {
+  const u64 row = (u64)blockIdx.x * 8 + threadIdx.x / 32;
+  u32 largest = 0;
+  for (u32 i = threadIdx.x % 32; row < n && i < k; i += 32) {
+    const u32 magnitude = as_bits(weight[row * k + i]) & 0x7fffffffu;
+    largest = magnitude > largest ? magnitude : largest;
+  }
+#pragma unroll
+  for (u32 lanes = 16; lanes > 0; lanes /= 2) {
+    const u32 other = __shfl_xor_sync(0xffffffffu, largest, lanes);
+    largest = other > largest ? other : largest;
+  }
+  if (threadIdx.x % 32 == 0 && row < n) found[row] = largest;
+}
+)";
 }
 
 QuantizeLaunch quantize_launch(const TType& type, std::int64_t n, std::int64_t k) {

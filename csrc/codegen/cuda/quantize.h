@@ -15,6 +15,7 @@
 namespace ladder::cuda {
 
 std::string measure_source();
+std::string measure_rows_source();
 QuantizeLaunch quantize_launch(const TType& type, std::int64_t n, std::int64_t k);
 std::string quantize_source(const TType& type);
 std::string pack_rows_source(int bits);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "codegen/cuda/quantize_rules.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <sstream>
 
@@ -201,20 +202,31 @@ std::string tables_and_unit(const TType& type, const std::string& threads) {
   return out.str() + unit(type);
 }
 
-std::string unit(const TType& type) {
-  if (type.scale2 == nullptr) return "  const float unit = 1.0f;\n";
+namespace {
+
+std::string unit_from(const std::string& found, const TType& type) {
   char reach[40];
   std::snprintf(reach, sizeof reach, "%a", second_scale_reach(type));
-  return std::string(
-             "  const float unit = *found == 0 ? 1.0f : "
-             "(float)__ddiv_rn((double)as_float(*found), ") +
-         reach + ");\n";
+  return "  const float unit = " + found + " == 0 ? 1.0f : (float)__ddiv_rn((double)as_float(" +
+         found + "), " + reach + ");\n";
+}
+
+}  // namespace
+
+std::string unit(const TType& type) {
+  if (type.scale2_of_rows) return "";
+  return type.scale2 == nullptr ? "  const float unit = 1.0f;\n" : unit_from("*found", type);
+}
+
+std::string unit_of_rows(const TType& type) {
+  if (!type.scale2_of_rows) return "";
+  return "  const u32 largest = there ? found[block_row] : 0;\n" + unit_from("largest", type);
 }
 
 std::string stores_of(const TType& type) {
   std::ostringstream out;
   const auto stores = [&](const char* where, const std::string& value) {
-    const std::string word = "u" + std::to_string(type.scale->bits);
+    const std::string word = "u" + std::to_string(std::max(type.scale->bits, 8));
     out << "    ((" << word << "*)" << where << ")[block] = (" << word << ")scale_code(" << value
         << ");\n";
   };
@@ -227,7 +239,11 @@ std::string stores_of(const TType& type) {
     case Zero::original: stores("zeros", "stored(best.zero)"); break;
     case Zero::rescale: stores("zeros", "stored(__fmul_rn(best.zero, best.scale))"); break;
   }
-  if (type.scale2 != nullptr) out << "    if (block == 0) *scale2 = unit;\n";
+  if (type.scale2_of_rows) {
+    out << "    if (group == 0) scale2[block_row] = unit;\n";
+  } else if (type.scale2 != nullptr) {
+    out << "    if (block == 0) *scale2 = unit;\n";
+  }
   return out.str();
 }
 

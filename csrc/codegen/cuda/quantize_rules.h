@@ -29,8 +29,10 @@ std::string rule_functions(const TType& type);
 /// and team_range(least, greatest).
 std::string team_functions(std::int64_t lanes);
 
-/// `unit`, the second scale, from the greatest magnitude at `found`.
+/// `unit`, the second scale, from the greatest magnitude at `found`; "" where rows have their own.
 std::string unit(const TType& type);
+/// The same of the block's row, `block_row`, where it is `there`.
+std::string unit_of_rows(const TType& type);
 /// Fills `tables` by the block's `threads`, and has `unit`.
 std::string tables_and_unit(const TType& type, const std::string& threads);
 

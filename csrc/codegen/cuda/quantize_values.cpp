@@ -145,6 +145,10 @@ std::string scale_functions(const Element* format) {
              "DEVICE u32 scale_code(float scale) {\n  return magnitude_code(" +
              magnitude + ") | as_bits(scale) >> 31 << " + std::to_string(format->bits - 1) +
              ";\n}\n";
+    case ScaleRounding::Kind::whole:
+      return "DEVICE float stored(float scale) {\n  return fminf(fmaxf(rintf(scale), 1.0f), " +
+             literal(max_value(*format)) +
+             ");\n}\nDEVICE u32 scale_code(float stored) { return (u32)stored; }\n";
     case ScaleRounding::Kind::any: break;
   }
   fail<Unsupported>("scales of ", format->name, " reach beyond the normal numbers of float32");

@@ -3,6 +3,9 @@
 // One token by products of integers (layout/digits.h): its digits, codes as bytes, the sum.
 #include "layout/digits.h"
 
+#include <set>
+#include <string>
+
 #include "base/joined.h"
 #include "codegen/emit/emitter.h"
 #include "codegen/emit/literal.h"
@@ -15,11 +18,15 @@ void Emitter::unpack_bytes(const UnpackBytes& i) {
   const BytePlan& plan = plan_of(i, to);
   const Layout& a = reg(i.to).layout;
   const ByteUnits units = byte_units(a);
+  std::set<std::int64_t> declared;
   for (std::int64_t word = 0; word < words(i.to); ++word) {
     const ByteWord at = byte_word(a, word, constant(i.step));
     auto value = pieces(i.from, units.first(at, constant(i.block), i.bits),
                         plan.registers[at.plan_step][at.r], i.three ? "three_values" : "");
-    if (whole && i.has_zero()) {
+    if (i.scales >= 0) {
+      const auto scale = byte_scale(i, a(0, 4 * word)[1], declared);
+      value = joined("((", value, ") * ", scale, " + less_", scale, ") ^ ", hex(kSignBits));
+    } else if (whole && i.has_zero()) {
       const auto zeros = i.zeros >= 0 ? joined(reg(i.zeros).name, "[", at.unit * 2 + at.r % 2, "]")
                                       : hex(static_cast<std::uint32_t>(i.zero) * 0x01010101u);
       value = joined("whole_less_zeros(", value, ", ", zeros, ")");
@@ -39,6 +46,19 @@ void Emitter::unpack_bytes(const UnpackBytes& i) {
     }
     line(reg(i.to).name, "[", word, "] = ", value, ";");
   }
+}
+
+// scaled_bytes(): what is added is the same for all codes of a row and group.
+std::string Emitter::byte_scale(const UnpackBytes& i, std::int64_t row,
+                                std::set<std::int64_t>& declared) {
+  const auto slot = slot_of_row(i.scales, constant(i.group), row);
+  const auto name = joined("scale_", slot);
+  if (!declared.insert(slot).second) return name;
+  const auto zeros = static_cast<std::uint32_t>(i.zero) * 0x01010101u;
+  line("const u32 ", name, " = ", reg(i.scales).name, "[", slot / 4, "] >> ", slot % 4 * 8,
+       " & 0xffu;");
+  line("const u32 less_", name, " = ", hex(kSignBits), " - ", name, " * ", hex(zeros), ";");
+  return name;
 }
 
 // Each thread has the four columns of a register, so that digits are written by whole words. Where

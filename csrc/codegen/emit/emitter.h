@@ -132,6 +132,8 @@ class Emitter {
                       const std::string& through) const;
   void unpack(const Unpack& i);
   void unpack_bytes(const UnpackBytes& i);
+  /// The scale of a row as a number of 32 bits, `less_` of that name beside it.
+  std::string byte_scale(const UnpackBytes& i, std::int64_t row, std::set<std::int64_t>& declared);
   void split_digits(const SplitDigits& i);
   void join_digits(const JoinDigits& i);
   void unpack_float(const UnpackFloat& i);

@@ -134,7 +134,6 @@ std::string dequantize_source(const Weight& weight, Scalar out_scalar, std::stri
       << "  const u32 group = " << (weight.group == 0 ? "k" : std::to_string(weight.group) + "u")
       << ", n_blocks = (n + 63) / 64;\n  const bool whole = "
       << (weight.group % 8 == 0 ? "true" : "false") << ";  // no run of 8 codes crosses groups\n"
-      << "  const float second = " << (weight.type.scale2 != nullptr ? "*scale2" : "1.0f") << ";\n"
       << R"(  for (u32 i = threadIdx.x; i < 64 * 8 * kBlocks; i += kThreads) {
     const u32 row = i / (8 * kBlocks), run = i % (8 * kBlocks), column = column0 + 8 * run;
     if (row0 + row >= n || column >= k) continue;
@@ -143,6 +142,11 @@ std::string dequantize_source(const Weight& weight, Scalar out_scalar, std::stri
       return (c / group * n_blocks + blockIdx.y) * 64 + row % 8 * 8 + row / 8;
     };
     const u32 here = place(column);
+    const float second = )"
+      << (weight.type.scale2 == nullptr     ? "1.0f"
+          : weight.type.scale2_of_rows ? "scale2[row0 + row]"
+                                       : "*scale2")
+      << R"(;
     float v[8];
 #pragma unroll
     for (u32 e = 0; e < 8; ++e) {

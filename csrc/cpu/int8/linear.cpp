@@ -194,7 +194,8 @@ void linear(const WeightView& view, const Matrix& x, const Addends& addends, con
   Buffer wide_bias(addends.bias != nullptr ? view.n : 0);
   if (addends.bias != nullptr) floats.widen(addends.bias, x.dtype, view.n, wide_bias.data());
   const Finish to{.kernels = floats,
-                  .factor = job.codes->step * (view.scale2 != nullptr ? *view.scale2 : 1.0f),
+                  .factor = job.codes->step * second_of_all(view),
+                  .factors = seconds_of_rows(view),
                   .bias = addends.bias != nullptr ? wide_bias.data() : nullptr,
                   .residual = addends.residual,
                   .y = y};

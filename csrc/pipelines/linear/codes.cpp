@@ -39,6 +39,7 @@ CodeBytes LinearLowering::bytes_of_codes() const {
 
 Scalar LinearLowering::byte_scalar() const {
   if (float_bytes()) return operand_;
+  if (scaled_bytes()) return Scalar::s8;
   return bytes_of_codes().has_sign ? Scalar::s8 : Scalar::u8;
 }
 
@@ -63,7 +64,8 @@ void LinearLowering::declare_operands(Body& body, const Tiling& tiling) {
   o.zeros_layout = tiling.a_warps * fit.zeros();
   acc_ = reg("acc", instruction_.accumulator, sums);
   const bool apart = tiling.running || instruction_.accumulator != Scalar::f32;
-  o.total = apart && !decoding_.scaled ? reg("total", Scalar::f32, sums) : acc_;
+  const bool one_sum = decoding_.scaled && instruction_.accumulator == Scalar::f32;
+  o.total = apart && !one_sum ? reg("total", Scalar::f32, sums) : acc_;
   double zero[2] = {0, 0};  // a row of the operand that multiplies the activations once more
   if (relative()) {
     o.largest = reg("largest_scale", Scalar::e8m0, tiling.largest);
@@ -74,6 +76,8 @@ void LinearLowering::declare_operands(Body& body, const Tiling& tiling) {
     o.scale_exponent[0] = o.scale_exponent[1] =
         halves + (problem_.weight.element != nullptr ? kByteBias - problem_.weight.element->bias
                                                      : problem_.weight.exponent - kWholeExponent);
+  } else if (scaled_bytes()) {
+    o.scale_exponent[0] = o.scale_exponent[1] = problem_.weight.exponent;
   } else if (has_bytes(route_)) {
     const CodeBytes bytes = bytes_of_codes();
     for (std::size_t parity = 0; parity < 2; ++parity) {
@@ -123,8 +127,11 @@ void LinearLowering::declare_operands(Body& body, const Tiling& tiling) {
 
 void LinearLowering::begin_sums(Body& body) {
   const Operands& o = operands_;
-  const bool added_to = o.total != acc_ && !o.open;
-  if (added_to || decoding_.scaled) emit(body, Fill{o.total, {0, 0}});
+  if (decoding_.scaled) {
+    emit(body, Fill{acc_, {0, 0}});
+  } else if (o.total != acc_ && !o.open) {
+    emit(body, Fill{o.total, {0, 0}});
+  }
 }
 
 void LinearLowering::prepare_group(Body& body) {
@@ -183,7 +190,11 @@ void LinearLowering::decode_step(Body& body) {
     } else if (float_bytes()) {
       codes.shift = problem_.weight.shift;
     }
-    if (subtracts_zero(problem_, route_)) {
+    if (scaled_bytes()) {
+      codes.zero = problem_.weight.zero;
+      codes.scales = scale_rows();
+      codes.group = o.group;
+    } else if (subtracts_zero(problem_, route_)) {
       codes.zeros = o.zeros;
       codes.zero = problem_.weight.zero << bytes_of_codes().plan.offset[0] >> problem_.weight.shift;
     } else if (!float_bytes()) {
@@ -258,6 +269,11 @@ void LinearLowering::subtract_zeros(Body& body) {
 void LinearLowering::end_sums(Body& body) {
   const Operands& o = operands_;
   if (o.open) end_group(body);
+  if (decoding_.scaled && o.total != acc_) {
+    emit(body, Scale{o.total, acc_, -1, 0, {o.last_exponent[0], o.last_exponent[1]}, false});
+    acc_ = o.total;
+    return;
+  }
   acc_ = o.total;
   if (digits()) emit(body, JoinDigits{acc_, unit_, problem_.activation()});
   if (o.last_exponent[0] == 0 && o.last_exponent[1] == 0) return;
@@ -269,6 +285,13 @@ RegisterId LinearLowering::after_sums(Body& body, const Affine& first) {
   RegisterId out = sum_;
   const auto take = Match{
       [&](const SecondScale&) {
+        if (problem_.weight.type.scale2_of_rows) {
+          const auto of_rows = reg("scale_of_rows", Scalar::f32, layout);
+          const auto all = view(scale2_, {1, problem_.n, layout.shape[2]}, {0, 1, 0});
+          emit(body, Load{of_rows, all, {0, first, 0}});
+          emit(body, Multiply{sum_, of_rows});
+          return;
+        }
         const auto scale2 = reg("scale_of_all", Scalar::f32, replicated(program_.threads, 3));
         emit(body, Load{scale2, view(scale2_, {1, 1, 1}, {0, 0, 0}), {0, 0, 0}});
         emit(body, Multiply{sum_, scale2});

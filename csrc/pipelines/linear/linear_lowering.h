@@ -94,6 +94,8 @@ class LinearLowering {
   Statement declare_table(std::int64_t words);
   bool has_table() const { return relative() || decoding_.kind == Decoding::Kind::table; }
   bool relative() const { return scale_place_ == ScalePlace::relative; }
+  /// Operands are bytes that have their scales.
+  bool scaled_bytes() const { return scales_bytes(problem_, scale_place_); }
   /// Operands and sums of `tokens` tokens a warp, as `fit` has them. With `running` the sums of
   /// groups are added up in registers of their own, else there is one group, or operands have the
   /// scales; sums of integers always become others. `a_warps`, `b_warps` and `sum_warps` spread the

@@ -80,7 +80,9 @@ std::vector<TileSchedule> tile_space(const Decisions& decisions, bool dependent_
   // columns have no k-tiles of that many.
   const bool relative = problem.k > kRelativeColumns && no_relative_scales(problem).empty();
   std::vector<ScalePlace> scale_places{relative ? ScalePlace::relative : ScalePlace::usual};
-  if (usual_scale_place(problem) == ScalePlace::operands) scale_places.push_back(ScalePlace::sums);
+  if (usual_scale_place(problem) == ScalePlace::operands && !bytes) {
+    scale_places.push_back(ScalePlace::sums);
+  }
   if (problem.groups() > 1 && problem.m >= fewest_of_rounded(problem) &&
       no_rounded_operands(problem).empty()) {
     scale_places.push_back(ScalePlace::rounded);

@@ -35,7 +35,7 @@ Program TileLowering::run() {
   if (has_parts()) declare_parts();
   if (s_.tensor_memory) declare_tensors();
   operands_.open = open();
-  operands_.biased = instruction_.accumulator == Scalar::s32 && !open() &&
+  operands_.biased = instruction_.accumulator == Scalar::s32 && !one_sum() &&
                      summed_columns(s_, problem_) <= kMostBiased;
   operands_.begun = warpgroup_ != nullptr && !s_.tensor_memory && !one_sum() &&
                     instruction_.accumulator == Scalar::f32;

@@ -32,6 +32,9 @@ constexpr double kNarrowGroups = 0.875, kNarrowWholes = 1.5, kNarrowProducts = 1
 constexpr int kTwelveWarps = 12;
 constexpr std::int64_t kGroupsOfTwelve = 44;
 
+// The most sums of a thread of which NVRTC keeps no further set where a k-tile has two groups.
+constexpr std::int64_t kFewOfTwoGroups = 64;
+
 // Between the last product and y: what a thread adds up, and the next part of it.
 std::int64_t sum_registers(const TileSchedule& s, const CtaGrid& grid) {
   const auto all = std::int64_t{s.rows} * s.tokens / s.threads();
@@ -77,9 +80,11 @@ std::int64_t tile_registers(const TileSchedule& s, const Problem& problem) {
   const bool integers = e4m3 && problem.weight.element == nullptr;
   const bool of_warpgroups = integers && s.warpgroups;
   // Of int8 the sums of one group are scaled while the next are multiplied; with more than two in a
-  // k-tile NVRTC keeps a further set (groups of 64 in 256 columns spill 1328 to 1524 bytes).
+  // k-tile NVRTC keeps a further set (groups of 64 in 256 columns spill 1328 to 1524 bytes), with
+  // two where they are many (128 rows x 144 to 176 tokens spill 136 to 800).
   const bool many = s.warpgroups && !s.tensor_memory && totals && !narrow && !relative &&
-                    problem.rounded_x() == Scalar::s8 && groups > 2;
+                    problem.rounded_x() == Scalar::s8 &&
+                    groups > (s.units() * of_unit > kFewOfTwoGroups ? 1 : 2);
   const bool several = narrow || many || (of_warpgroups && summed_columns(s, problem) < s.columns);
   const double share = many || (narrow && of_warpgroups) ? kNarrowWholes : kNarrowGroups;
   const auto begun =

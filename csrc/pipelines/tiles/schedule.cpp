@@ -116,9 +116,7 @@ std::int64_t scaled_sums(const TileSchedule& s, const Problem& problem) {
 
 bool keeps_totals(const TileSchedule& s, const Problem& problem) {
   if (problem.promotes_sums() || s.scale_place == ScalePlace::relative) return true;
-  if (s.scale_place == ScalePlace::rounded) return false;
-  const bool fields = decoding_kind(problem) == Decoding::Kind::fields;  // others only rounded
-  return problem.groups() > 1 && !(fields && decoding_of(problem, s.scale_place).scaled);
+  return problem.groups() > 1 && !scales_operands(problem, s.scale_place);
 }
 
 TileMemory tile_memory(const TileSchedule& s, const Problem& problem) {

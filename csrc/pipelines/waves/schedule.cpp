@@ -77,9 +77,7 @@ std::int64_t groups_of_wave(const WaveSchedule& s, const Problem& problem) {
 }
 
 bool keeps_totals(const WaveSchedule& s, const Problem& problem) {
-  if (s.scale_place == ScalePlace::rounded) return false;
-  const bool fields = decoding_kind(problem) == Decoding::Kind::fields;  // others are never scaled
-  return problem.groups() > 1 && !(fields && decoding_of(problem, s.scale_place).scaled);
+  return problem.groups() > 1 && !scales_operands(problem, s.scale_place);
 }
 
 WaveMemory wave_memory(const WaveSchedule& s, const Problem& problem) {
@@ -128,8 +126,7 @@ std::int64_t wave_registers(const WaveSchedule& s, const Problem& problem) {
     if (s.behind) return of_group;
     return of_group * groups_of_wave(s, problem) * (problem.groups() > 1 ? 2 : 1);
   };
-  const bool operands_scaled = rounded || (decoding_kind(problem) == Decoding::Kind::fields &&
-                                           decoding_of(problem, s.scale_place).scaled);
+  const bool operands_scaled = scales_operands(problem, s.scale_place);
   std::int64_t scales = problem.groups() > 1 && !rounded ? rows_of_sums : 0;
   if (problem.weight.scale) {
     scales += of_rows(operands_scaled ? 8 : rows_of_sums, *problem.weight.scale);

@@ -31,7 +31,12 @@ void Interpreter::unpack_bytes(Block& block, const UnpackBytes& i) {
         if (i.three) words[w] = three_values(words[w]);
       }
       auto bytes = read_pieces(plan.registers[at.plan_step][at.r], words);
-      if (i.has_zero()) {
+      if (i.scales >= 0) {
+        const auto row = a(thread, word * 4)[1];
+        const auto slot = slot_of_row(i.scales, thread, value(block, i.group), row);
+        const auto scale = get(block, i.scales, thread * coordinates_[i.scales].slots + slot);
+        bytes = scaled_bytes(bytes, scale, static_cast<std::uint32_t>(i.zero));
+      } else if (i.has_zero()) {
         auto zero = static_cast<std::uint32_t>(i.zero);
         if (i.zeros >= 0) {
           const auto of_row = (at.unit * 2 + at.r % 2) * 4;

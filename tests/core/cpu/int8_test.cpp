@@ -44,6 +44,8 @@ std::vector<TType> types(Block block, const char* scale, std::int64_t k) {
                             Zero::original, Zero::rescale}) {
       const TType type{.element = e, .block = block, .scale = &element(scale), .zero = zero};
       if (is_taken(type, k)) all.push_back(type);
+      const TType whole = testing::with_integer_scales(type);
+      if (e->bits <= 4 && is_taken(whole, k)) all.push_back(whole);
     }
   return all;
 }

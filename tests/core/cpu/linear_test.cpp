@@ -62,6 +62,8 @@ std::vector<TType> types(Block block, const char* scale) {
                             Zero::original, Zero::rescale}) {
       const TType type{.element = e, .block = block, .scale = &element(scale), .zero = zero};
       if (is_legal(type)) all.push_back(type);
+      const TType whole = testing::with_integer_scales(type);
+      if (e->bits <= 4 && is_legal(whole)) all.push_back(whole);
     }
   return all;
 }

@@ -71,6 +71,7 @@ class QuantizeOracle {
   float stored(float scale) const {
     float relative = unit_ == 0 ? 0 : scale / unit_;
     if (type_.scale->bits == 32) return relative;
+    if (type_.has_integer_scales()) relative = std::max(relative, 1.0f);
     if (type_.scale->encoding == Encoding::exponent && relative > 0)
       relative = static_cast<float>(std::exp2(std::ceil(std::log2(double{relative}))));
     return static_cast<float>(decode(*type_.scale, encode(*type_.scale, relative)));

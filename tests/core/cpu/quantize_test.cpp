@@ -29,10 +29,14 @@ struct Quantized {
     codes.resize(static_cast<std::size_t>(n * row_words(k, type.element->bits)));
     scales.resize(blocks * 4);
     zeros.resize(blocks * 4 + 4 * static_cast<std::size_t>(type.block_rows(n)));
-    quantize(
-        weight.data(), n, k, type, rounding,
-        {.codes = codes.data(), .scales = scales.data(), .zeros = zeros.data(), .scale2 = &scale2},
-        isa, parallel);
+    seconds.resize(static_cast<std::size_t>(type.second_scales(n)));
+    quantize(weight.data(), n, k, type, rounding,
+             {.codes = codes.data(),
+              .scales = scales.data(),
+              .zeros = zeros.data(),
+              .scale2 = seconds.data()},
+             isa, parallel);
+    if (!seconds.empty()) scale2 = seconds.front();
   }
   std::vector<float> values() const {
     const WeightView view{.type = &type,
@@ -41,7 +45,7 @@ struct Quantized {
                           .codes = codes.data(),
                           .scales = type.scale != nullptr ? scales.data() : nullptr,
                           .zeros = zeros.data(),
-                          .scale2 = type.scale2 != nullptr ? &scale2 : nullptr,
+                          .scale2 = seconds.empty() ? nullptr : seconds.data(),
                           .g_idx = nullptr};
     std::vector<float> out(static_cast<std::size_t>(n * k));
     dequantize_rows(view, 0, n, out.data());
@@ -52,7 +56,8 @@ struct Quantized {
   std::int64_t n, k;
   std::vector<std::uint32_t> codes;
   std::vector<std::uint8_t> scales, zeros;
-  float scale2 = 0;
+  std::vector<float> seconds;
+  float scale2 = 0;  ///< the first
 };
 
 std::vector<float> normal_weight(std::int64_t count, unsigned seed, float scale = 0.05f) {
@@ -269,7 +274,7 @@ TEST(Quantize, refuses_an_element_of_more_than_8_bits) {
 /// Scale `at` as float32.
 float stored_part(const TType& type, const std::vector<std::uint8_t>& bytes, std::int64_t at) {
   std::uint32_t code = 0;
-  const std::int64_t size = type.scale->bits / 8;
+  const std::int64_t size = std::max(type.scale->bits / 8, 1);
   std::memcpy(&code, bytes.data() + at * size, static_cast<std::size_t>(size));
   return static_cast<float>(decode(*type.scale, code));
 }
@@ -279,13 +284,16 @@ void expect_as_the_oracle(const std::vector<float>& weight, std::int64_t n, std:
                           const TType& type) {
   for (const Isa isa : available_isas()) {
     const Quantized q(weight, n, k, type, Rounding::search, serial, isa);
-    const testing::QuantizeOracle oracle(type, type.scale2 != nullptr ? q.scale2 : 1.0f);
     const std::int64_t rows = type.block.rows == 0 ? n : type.block.rows;
     const std::int64_t columns = type.block.columns == 0 ? k : type.block.columns;
     const int bits = type.element->bits;
     std::vector<std::uint8_t> codes(weight.size());
     unpack_codes(q.codes.data(), n, k, bits, codes.data());
-    for (std::int64_t row = 0; row < n; row += rows)
+    for (std::int64_t row = 0; row < n; row += rows) {
+      const float unit = q.seconds.empty()     ? 1.0f
+                         : type.scale2_of_rows ? q.seconds[static_cast<std::size_t>(row)]
+                                               : q.scale2;
+      const testing::QuantizeOracle oracle(type, unit);
       for (std::int64_t column = 0; column < k; column += columns) {
         std::vector<float> block;
         std::vector<std::uint8_t> found;
@@ -311,6 +319,7 @@ void expect_as_the_oracle(const std::vector<float>& weight, std::int64_t n, std:
         for (const auto& other : oracle.candidates(block))
           ASSERT_LE(choice.error, other.error * (1 + 1e-12));
       }
+    }
   }
 }
 

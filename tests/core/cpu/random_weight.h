@@ -31,7 +31,7 @@ struct RandomWeight {
   std::vector<std::uint32_t> codes;
   std::vector<std::uint8_t> scales, zeros;
   std::vector<std::int32_t> g_idx;
-  float scale2 = 1;
+  std::vector<float> scale2;
   std::vector<double> values;  ///< [n, k]
 
   WeightView view() const;
@@ -74,10 +74,18 @@ inline void put(std::vector<std::uint32_t>& words, std::int64_t first_word, std:
 
 }  // namespace detail
 
+/// The same type with integers as scales, and a second scale of each row.
+inline TType with_integer_scales(TType type) {
+  type.scale = &element("uint4"), type.scale2 = &element("float32"), type.scale2_of_rows = true;
+  return type;
+}
+
 inline double RandomWeight::draw_metadata(std::vector<std::uint8_t>& bytes, Draw draw,
                                           bool is_scale) {
   double wanted;
-  if (draw == Draw::exact)
+  if (type.has_integer_scales())
+    wanted = 1 + random_() % static_cast<unsigned>(max_value(*type.scale));
+  else if (draw == Draw::exact)
     wanted = is_scale ? std::ldexp(1.0, static_cast<int>(random_() % 3) - 1)
                       : static_cast<double>(random_() % 4);
   else
@@ -123,7 +131,9 @@ inline RandomWeight::RandomWeight(const TType& t, std::int64_t rows, std::int64_
     const auto* bytes = reinterpret_cast<const std::uint8_t*>(packed_zeros.data());
     zeros.assign(bytes, bytes + packed_zeros.size() * 4);
   }
-  if (type.scale2 != nullptr) scale2 = draw == Draw::exact ? 0.5f : 0.7183f;
+  for (std::int64_t row = 0; row < type.second_scales(n); ++row) {
+    scale2.push_back((draw == Draw::exact ? 0.5f : 0.7183f) * static_cast<float>(1 << row % 3));
+  }
   const std::int64_t width = type.block.columns == 0 ? k : type.block.columns;
   if (shuffled_groups) {
     for (std::int64_t column = 0; column < k; ++column)
@@ -144,8 +154,9 @@ inline RandomWeight::RandomWeight(const TType& t, std::int64_t rows, std::int64_
       const auto at = static_cast<std::size_t>(block);
       const double scale = scale_values.empty() ? 1 : scale_values[at];
       const double zero = zero_values.empty() ? 0 : zero_values[at];
+      const double second = scale2.empty() ? 1 : scale2[type.scale2_of_rows ? row : 0];
       values.push_back(
-          scale2 * (type.zero == Zero::rescale ? scale * value - zero : scale * (value - zero)));
+          second * (type.zero == Zero::rescale ? scale * value - zero : scale * (value - zero)));
     }
 }
 
@@ -156,7 +167,7 @@ inline WeightView RandomWeight::view() const {
           .codes = codes.data(),
           .scales = scales.empty() ? nullptr : scales.data(),
           .zeros = zeros.empty() ? nullptr : zeros.data(),
-          .scale2 = type.scale2 != nullptr ? &scale2 : nullptr,
+          .scale2 = scale2.empty() ? nullptr : scale2.data(),
           .g_idx = g_idx.empty() ? nullptr : g_idx.data()};
 }
 

@@ -35,6 +35,19 @@ TEST(Weight, asks_of_kernels_what_the_type_means) {
   EXPECT_EQ(of("mxfp4").scale, Scalar::e8m0);
 }
 
+TEST(Weight, has_integer_scales_as_bytes_whose_largest_kernels_are_told) {
+  const char* of_rows = "uint4,group=64,scale=uint4,zero=midpoint,scale2=float32:channel";
+  EXPECT_EQ(of(of_rows).scale, Scalar::u8);
+  const auto text = [](const char* type) {
+    return to_string(linear_of(ttype(type), 128, 256, Scalar::f16, 8));
+  };
+  EXPECT_EQ(text(of_rows),
+            "y[m<=8, n=128] f16 = s2[n] f32 * sum k=256: x[m, k] f16 * s[n, k/64] u8<=15 * (u4[n, k] "
+            "- 8)");
+  EXPECT_NE(text(of_rows), text("uint4,group=64,scale=uint5,zero=midpoint,scale2=float32:channel"));
+  EXPECT_NE(text(of_rows), text("uint4,group=64,scale=uint4,zero=midpoint,scale2=float32"));
+}
+
 // Two types that kernels cannot tell apart are still two.
 TEST(Weight, keeps_its_type) {
   const Weight whole = of("int4,group=64,scale=float16");

@@ -24,6 +24,7 @@ constexpr const char* kKindsOfTypes[] = {
     "float8_e5m2,channel,scale=float32",
     "int8",
     "uint7,group=64,scale=float16",
+    "uint4,group=32,scale=uint4,zero=midpoint,scale2=float32:channel",
 };
 
 /// Those of integers by whose bytes tiles multiply activations of 8 bits.
@@ -44,6 +45,11 @@ constexpr const char* kIntegersOfBytes[] = {
     "int8,channel",
     "uint8,group=128,scale=float16",
     "uint8,group=128,zero=integer",
+    "uint4,group=128,scale=uint4,zero=midpoint,scale2=float32:channel",
+    "uint3,group=32,scale=uint4,scale2=float32:channel",
+    "ternary,group=64,scale=uint6,scale2=float32",
+    "uint4,group=64,scale=uint8,zero=midpoint,scale2=float32",
+    "uint4,group=128,scale=uint2,zero=integer,scale2=float32:channel",
 };
 
 /// Floats that e4m3 holds.

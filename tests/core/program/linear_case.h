@@ -63,6 +63,11 @@ struct LinearCase {
       data.x_scales.push_back(std::ldexp(1.0f, -static_cast<int>(random() % 3)));
     }
     for (std::int64_t i = 0; i < groups && problem.weight.scale; ++i) {
+      if (problem.weight.type.has_integer_scales()) {
+        const auto largest = static_cast<std::uint32_t>(max_value(*problem.weight.type.scale));
+        data.scales.push_back(1 + random() % largest);
+        continue;
+      }
       // Of e8m0 also from 2 on, which kernels of bf16 may multiply otherwise.
       const auto drawn = random();
       const bool powers =
@@ -79,6 +84,9 @@ struct LinearCase {
       data.zeros.push_back(to_bits(problem.weight.zero_scalar(), zero));
     }
     if (problem.has_scale2()) data.scale2 = 0.5f;
+    for (std::int64_t i = 0; i < problem.n && problem.weight.type.scale2_of_rows; ++i) {
+      data.scale2_of_rows.push_back(std::ldexp(1.0f, -static_cast<int>(random() % 4)));
+    }
     for (std::int64_t i = 0; i < problem.n && problem.has_bias(); ++i)
       data.bias.push_back(to_bits(problem.formats.bias, small()));
     if (problem.permuted_columns) {
@@ -102,13 +110,18 @@ struct LinearCase {
     for (auto& x : out.data.x) {
       if (problem.rounded_x() != Scalar::s8) x = to_bits(problem.formats.x, normal(random));
     }
-    for (auto& s : out.data.scales)
+    for (auto& s : out.data.scales) {
+      if (problem.weight.type.has_integer_scales()) break;
       s = to_bits(*problem.weight.scale, 0.01 * std::exp(normal(random)));
+    }
     if (problem.weight.stored_zero == Zero::original ||
         problem.weight.stored_zero == Zero::rescale) {
       for (auto& z : out.data.zeros) z = to_bits(problem.weight.zero_scalar(), normal(random));
     }
     if (problem.has_scale2()) out.data.scale2 = 0.37f;
+    for (float& second : out.data.scale2_of_rows) {
+      second = static_cast<float>(0.01 * std::exp(normal(random)));
+    }
     for (auto& b : out.data.bias) b = to_bits(problem.formats.bias, normal(random));
     for (auto& r : out.data.residual) r = out.bits(normal(random));
     return out;
@@ -135,7 +148,10 @@ struct LinearCase {
     if (name == "weight") return weight();
     if (name == "scales") return per_group(data.scales, *problem.weight.scale);
     if (name == "zeros") return per_group(data.zeros, problem.weight.zero_scalar());
-    if (name == "scale2") return Argument::input(&data.scale2, 4);
+    if (name == "scale2") {
+      return problem.weight.type.scale2_of_rows ? input(data.scale2_of_rows)
+                                                : Argument::input(&data.scale2, 4);
+    }
     if (name == "bias") return packed(data.bias, problem.formats.bias);
     if (name == "gather") return input(data.gather);
     if (name == "x") return packed(placed(), problem.formats.x);

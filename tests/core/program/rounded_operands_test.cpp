@@ -45,7 +45,9 @@ Reference by_rounded_weights(const LinearCase& c) {
                             weight[n * problem.k + k];
         y += term, magnitude += std::fabs(term);
       }
-      if (problem.has_scale2()) y *= c.data.scale2;
+      if (problem.has_scale2()) {
+        y *= problem.weight.type.scale2_of_rows ? c.data.scale2_of_rows[n] : c.data.scale2;
+      }
       if (problem.has_bias()) y += to_number(problem.activation(), c.data.bias[n]);
       out.y.push_back(y), out.magnitude.push_back(magnitude);
     }
@@ -113,7 +115,10 @@ INSTANTIATE_TEST_SUITE_P(
                       "uint4,group=32,scale=float8_e4m3", "uint5,group=64", "int6,group=128",
                       "uint7,group=32", "uint8,group=64,zero=integer", "nf4,group=64",
                       "float4_e2m1,group=32", "nvfp4", "float6_e3m2,group=128",
-                      "float8_e4m3,group=64", "mxfp4", "uint3,group=32,scale=e8m0"),
+                      "float8_e4m3,group=64", "mxfp4", "uint3,group=32,scale=e8m0",
+                      "uint4,group=64,scale=uint4,zero=midpoint,scale2=float32:channel",
+                      "uint4,group=128,scale=uint4,zero=integer,scale2=float32:channel",
+                      "int5,group=32,scale=uint3,scale2=float32"),
     [](const auto& info) { return "case_" + std::to_string(info.index); });
 
 TEST(RoundedOperands, without_their_scales_are_caught) {
@@ -137,6 +142,11 @@ TEST(RoundedOperands, are_refused_where_they_would_not_be_the_dequantised_weight
   EXPECT_EQ(refused("mxint8", Scalar::bf16, 17), "");
   EXPECT_EQ(refused("mxint8", Scalar::bf16, 16),
             "operands are rounded from 17 tokens on, not at 16");
+  // So do integers that are few.
+  const char* whole = "uint4,group=64,scale=uint4,zero=midpoint,scale2=float32:channel";
+  EXPECT_EQ(refused(whole, Scalar::bf16, 17), "");
+  EXPECT_EQ(refused("uint8,group=64,scale=uint4,scale2=float32", Scalar::bf16, 17),
+            "operands are rounded from 65 tokens on, not at 17");
   // One product takes them and the factor of the fields.
   EXPECT_EQ(refused("mxfp4", Scalar::bf16, 1), "");
   // 2^-9 times 2^-127 is less than bfloat16's least number, of a table more bits.

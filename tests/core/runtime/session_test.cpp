@@ -298,6 +298,10 @@ TEST(ImageParts, have_the_metadata_that_the_type_asks_for) {
   EXPECT_EQ(of("mxfp4").scales->scalar, Scalar::e8m0);
   EXPECT_EQ(of("nvfp4").scales->scalar, Scalar::e4m3);
   EXPECT_EQ(of("nvfp4").scale2->elements, 1);
+  const auto of_rows = of("uint4,group=64,scale=uint4,zero=midpoint,scale2=float32:channel");
+  EXPECT_EQ(of_rows.scale2->elements, 65);
+  EXPECT_EQ(of_rows.scales->scalar, Scalar::u8);
+  EXPECT_EQ(of_rows.scales->elements, 4 * 128);
 }
 
 }  // namespace

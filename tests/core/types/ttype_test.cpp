@@ -23,10 +23,11 @@ TEST(Spelling, of_every_combination_that_is_allowed_reads_back_to_the_same_type)
   int allowed = 0;
   for (const Element* e : elements())
     for (const char* block : {"", ",group=8", ",group=128", ",channel", ",tensor", ",block=128x64"})
-      for (const char* scale : {"", ",scale=float16", ",scale=e8m0", ",scale=float8_e4m3"})
+      for (const char* scale :
+           {"", ",scale=float16", ",scale=e8m0", ",scale=float8_e4m3", ",scale=uint4"})
         for (const char* zero : {"", ",zero=midpoint", ",zero=integer", ",zero=quantized",
                                  ",zero=original", ",zero=rescale"})
-          for (const char* scale2 : {"", ",scale2=float32"}) {
+          for (const char* scale2 : {"", ",scale2=float32", ",scale2=float32:channel"}) {
             const std::string text = std::string(e->name) + block + scale + zero + scale2;
             TType type;
             try {
@@ -47,6 +48,10 @@ TEST(Spelling, has_defaults_and_synonyms_that_come_out_as_one) {
   EXPECT_EQ(respelled("uint4,group=channel"), "uint4");
   EXPECT_EQ(respelled("uint4,group=tensor,scale=fp16"), "uint4,tensor,scale=float16");
   EXPECT_EQ(respelled("uint4,zero=none,scale=none"), "uint4");
+  EXPECT_EQ(respelled("uint4,scale=float16,scale2=float32:tensor"),
+            "uint4,scale=float16,scale2=float32");
+  EXPECT_EQ(respelled("uint4,scale2=float32:channel,scale=uint4"),
+            "uint4,scale=uint4,scale2=float32:channel");
   EXPECT_EQ(respelled("uint4,scale=float16,group=64"), "uint4,group=64,scale=float16");
   EXPECT_EQ(respelled("uint4,block=1x64,scale=float16"), "uint4,group=64,scale=float16");
   EXPECT_EQ(respelled("e4m3_float8,block=128x128,scale=float32"),
@@ -89,7 +94,11 @@ TEST(Spelling, that_is_wrong_is_refused_with_the_field_at_fault) {
       {"uint4,block=0x128", "block is \"0\""},
       {"uint4,block=128x4", "groups of 4, fewer than 8"},
       {"uint4,scale=float61", "unknown type \"float61\""},
-      {"uint4,scale=uint8", "scale uint8 is not a floating format"},
+      {"uint4,scale=int8", "scale int8 is neither a floating format nor an unsigned integer"},
+      {"uint4,scale=uint8", "scales of uint8, which are integers, and no scale2"},
+      {"uint4,scale=float16,scale2=float32:row", "of \"row\", not of the tensor or of a channel"},
+      {"uint4,block=8x128,scale=float16,scale2=float32:channel",
+       "has a scale2 of each row, and scales that rows share"},
       {"uint4,scale=float6_e3m2", "scale float6_e3m2 has 6 bits, not 8, 16 or 32"},
       {"uint4,scale=float16,scale2=float16", "scale2 is float16, not float32"},
       {"uint4,scale2=float32", "has a scale2 but no scale"},
