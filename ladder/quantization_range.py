@@ -31,9 +31,9 @@ def check_float32(weight: Tensor, source: Tensor) -> None:
 
 
 def _read_scales(scales: Tensor | None, ttype: TType) -> Tensor | None:
-    """Values of scales whose format ends before weights do: float16, and floats of 8 bits. None for
-    those that reach as far as weights (bfloat16, float32, e8m0) and for tensors of tracing, which
-    have no numbers."""
+    """Values of scales whose format ends before weights do: float16, floats of 8 bits and integers.
+    None for those that reach as far as weights (bfloat16, float32, e8m0) and for tensors of
+    tracing, which have no numbers."""
     if scales is None or type(scales) is not Tensor or scales.is_meta:
         return None
     if scales.dtype == torch.float16:
@@ -48,7 +48,7 @@ def _ends(scale: str) -> tuple[float, float, float]:
     """Of a format of scales the least number above zero, the second largest and the largest."""
     values = element(scale).values
     numbers = values[values.isfinite() & (values > 0)].sort().values
-    return numbers[0].item(), numbers[-2].item(), numbers[-1].item()
+    return numbers[0].item(), numbers[-2:][0].item(), numbers[-1].item()
 
 
 def _most(source: Tensor) -> float:
@@ -100,6 +100,16 @@ def _became_zero(source: Tensor, packed: Weight, of_blocks: Tensor) -> Tensor:
     return there & (source != 0) & (packed.dequantize() == 0)
 
 
+def _least_scale(source: Tensor, packed: Weight, gone: Tensor) -> float:
+    """Above zero, of the row that has the largest of the numbers that are ``gone``, with the second
+    one."""
+    least, second = _ends(str(packed.type.scale))[0], packed.scale2
+    if second is None:
+        return least
+    row = int((source.abs() * gone).argmax()) // packed.shape[1]
+    return least * second[row if packed.type.scale2_of_rows else 0].item()
+
+
 def check_zeros(source: Tensor, packed: Weight, whose: str) -> None:
     """Raise InvalidArgument where all of a weight would be zero, because scales are too small for
     their format or because values of one sign do not serve it; warn where some would."""
@@ -110,9 +120,7 @@ def check_zeros(source: Tensor, packed: Weight, whose: str) -> None:
     gone = _became_zero(source, packed, scales == 0)
     if not gone.any():
         return
-    most, least = _most(source[gone]), _ends(str(ttype.scale))[0]
-    if packed.scale2 is not None:
-        least *= packed.scale2.item()
+    most, least = _most(source[gone]), _least_scale(source, packed, gone)
     values = _code_values(ttype)
     if most <= least * values.abs().max().item() or ttype.zero not in ("none", "midpoint"):
         why = (
@@ -131,13 +139,13 @@ def check_zeros(source: Tensor, packed: Weight, whose: str) -> None:
 
 
 def _largest_scale(packed: Weight) -> float:
-    """With the second one."""
+    """With the second one: no scale is larger."""
     scales = packed.scales
     if scales is None:
         return 1.0
     if not scales.is_floating_point():
         scales = element(str(packed.type.scale)).values.to(scales.device)[scales.long()]
-    return _most(scales) * (1.0 if packed.scale2 is None else packed.scale2.item())
+    return _most(scales) * (1.0 if packed.scale2 is None else _most(packed.scale2))
 
 
 def check_ends(source: Tensor, packed: Weight) -> None:
@@ -165,22 +173,32 @@ def check_ends(source: Tensor, packed: Weight) -> None:
     )
 
 
+def _largest_of_blocks(numbers: Tensor, packed: Weight) -> Tensor:
+    """[R, G] of [N, K]: the largest magnitude of each block that shares a scale."""
+    (n, k), ttype = packed.shape, packed.type
+    rows, columns = ttype.rows or n, ttype.columns or k
+    blocks = torch.nn.functional.pad(numbers.abs(), (0, -k % columns, 0, -n % rows))
+    return blocks.view(ttype.block_rows(n), rows, ttype.groups(k), columns).amax((1, 3))
+
+
 def check_least(source: Tensor, packed: Weight, whose: str) -> None:
     """Warn where numbers became zero because their block wants a smaller power of two than e8m0
-    has."""
+    has, or nothing was left of a block by 1, the least of scales that are integers."""
     ttype, (n, k), scales = packed.type, packed.shape, packed.scales
     if type(scales) is not Tensor or scales.is_meta or ttype.scale is None:
         return
-    if element(ttype.scale).encoding != "exponent" or scales.all():  # code 0 is the least
-        return
-    rows, columns = ttype.rows or n, ttype.columns or k
-    blocks = torch.nn.functional.pad(source.abs(), (0, -k % columns, 0, -n % rows))
-    blocks = blocks.view(scales.shape[0], rows, scales.shape[1], columns)
-    least = _ends(ttype.scale)[0]
-    reach = least * _code_values(ttype).abs().max().item()
-    small = (scales == 0) & (blocks.amax((1, 3)) <= reach / 2)
+    if ttype.has_integer_scales:
+        if not (scales == 1).any():
+            return
+        small = (scales == 1) & (_largest_of_blocks(packed.dequantize(), packed) == 0)
+    else:
+        if element(ttype.scale).encoding != "exponent" or scales.all():  # code 0 is the least
+            return
+        reach = _ends(ttype.scale)[0] * _code_values(ttype).abs().max().item()
+        small = (scales == 0) & (_largest_of_blocks(source, packed) <= reach / 2)
     gone = _became_zero(source, packed, small)
     if count := int(gone.sum()):
+        least = _least_scale(source, packed, gone)
         _log.warning(
             "%s%d of %d numbers of a weight [%d, %d] have magnitudes up to %.3g, for which scales "
             'of %s in type "%s", %.3g or more, are too large: they become zero; scales of float32 '

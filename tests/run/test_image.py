@@ -5,7 +5,7 @@ import dataclasses
 
 import pytest
 import torch
-from drawn import KINDS, exact_weight, generator, unpacked
+from drawn import KINDS, TWO_LEVELS, exact_weight, generator, unpacked
 
 import ladder
 from ladder.cuda import image
@@ -55,6 +55,13 @@ def test_a_lane_finds_the_scales_and_zeros_of_its_rows_together(type):
             block, g, j = row // 64, row % 8, row % 64 // 8
             of = stored[row // (ttype.rows or N)]
             assert torch.equal(found[name][:, block, g, j], of), (name, row)
+
+
+@pytest.mark.parametrize(("of", "count"), [("tensor", 1), ("channel", N)])
+def test_an_image_has_second_scales_of_the_tensor_or_of_rows(of, count):
+    type = TWO_LEVELS.replace("channel", of)
+    part = image.parts(image.open_weight(type, N, K)).parts["scale2"]
+    assert (part.elements, part.scalar) == (count, "f32")
 
 
 def test_columns_are_sorted_by_group_and_stay_in_order_within_one():
