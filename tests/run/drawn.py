@@ -111,8 +111,9 @@ def exact_weight(type: str, n: int, k: int, *, act_order: bool = False, seed: in
 
 
 def second_scales(ttype: TType, n: int) -> Tensor:
-    """1/2, and of rows 1/4 in turn with it."""
-    return 0.5 / (1 + torch.arange(*ttype.scale2_shape(n)) % 2)
+    """1/2, or of rows 1/2 and 1/4: in no order that blocks of rows have, too."""
+    rows = torch.arange(*ttype.scale2_shape(n))
+    return 0.5 / (1 + rows * rows % 11 % 2)
 
 
 def stored(powers: Tensor, ttype: TType) -> Tensor:
