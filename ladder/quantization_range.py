@@ -110,14 +110,26 @@ def _least_scale(source: Tensor, packed: Weight, gone: Tensor) -> float:
     return least * second[row if packed.type.scale2_of_rows else 0].item()
 
 
+def _nothing_left(packed: Weight, scales: Tensor) -> Tensor:
+    """Which blocks [R, G] have scales of zero; of integers, which quantising gives a scale of 1 or
+    more, those that have 1 and no value but zero."""
+    (n, k), ttype = packed.shape, packed.type
+    if not ttype.has_integer_scales or not (scales == 1).any():
+        return scales == 0
+    rows, columns = ttype.rows or n, ttype.columns or k
+    blocks = torch.nn.functional.pad(packed.dequantize() != 0, (0, -k % columns, 0, -n % rows))
+    blocks = blocks.view(scales.shape[0], rows, scales.shape[1], columns)
+    return (scales == 1) & ~blocks.any(3).any(1)
+
+
 def check_zeros(source: Tensor, packed: Weight, whose: str) -> None:
     """Raise InvalidArgument where all of a weight would be zero, because scales are too small for
     their format or because values of one sign do not serve it; warn where some would."""
     ttype, (n, k) = packed.type, packed.shape
     scales = _read_scales(packed.scales, ttype)
-    if scales is None or scales.all():
+    if scales is None or not (nothing := _nothing_left(packed, scales)).any():
         return
-    gone = _became_zero(source, packed, scales == 0)
+    gone = _became_zero(source, packed, nothing)
     if not gone.any():
         return
     most, least = _most(source[gone]), _least_scale(source, packed, gone)
@@ -173,32 +185,22 @@ def check_ends(source: Tensor, packed: Weight) -> None:
     )
 
 
-def _largest_of_blocks(numbers: Tensor, packed: Weight) -> Tensor:
-    """[R, G] of [N, K]: the largest magnitude of each block that shares a scale."""
-    (n, k), ttype = packed.shape, packed.type
-    rows, columns = ttype.rows or n, ttype.columns or k
-    blocks = torch.nn.functional.pad(numbers.abs(), (0, -k % columns, 0, -n % rows))
-    return blocks.view(ttype.block_rows(n), rows, ttype.groups(k), columns).amax((1, 3))
-
-
 def check_least(source: Tensor, packed: Weight, whose: str) -> None:
     """Warn where numbers became zero because their block wants a smaller power of two than e8m0
-    has, or nothing was left of a block by 1, the least of scales that are integers."""
+    has."""
     ttype, (n, k), scales = packed.type, packed.shape, packed.scales
     if type(scales) is not Tensor or scales.is_meta or ttype.scale is None:
         return
-    if ttype.has_integer_scales:
-        if not (scales == 1).any():
-            return
-        small = (scales == 1) & (_largest_of_blocks(packed.dequantize(), packed) == 0)
-    else:
-        if element(ttype.scale).encoding != "exponent" or scales.all():  # code 0 is the least
-            return
-        reach = _ends(ttype.scale)[0] * _code_values(ttype).abs().max().item()
-        small = (scales == 0) & (_largest_of_blocks(source, packed) <= reach / 2)
+    if element(ttype.scale).encoding != "exponent" or scales.all():  # code 0 is the least
+        return
+    rows, columns = ttype.rows or n, ttype.columns or k
+    blocks = torch.nn.functional.pad(source.abs(), (0, -k % columns, 0, -n % rows))
+    blocks = blocks.view(scales.shape[0], rows, scales.shape[1], columns)
+    least = _ends(ttype.scale)[0]
+    reach = least * _code_values(ttype).abs().max().item()
+    small = (scales == 0) & (blocks.amax((1, 3)) <= reach / 2)
     gone = _became_zero(source, packed, small)
     if count := int(gone.sum()):
-        least = _least_scale(source, packed, gone)
         _log.warning(
             "%s%d of %d numbers of a weight [%d, %d] have magnitudes up to %.3g, for which scales "
             'of %s in type "%s", %.3g or more, are too large: they become zero; scales of float32 '

@@ -341,6 +341,19 @@ def test_weights_of_unlike_second_scales_are_joined(type):
     assert torch.equal(torch.cat((left.dequantize(), right.dequantize()), 1), wanted)
 
 
+def test_blocks_of_one_sign_that_a_type_of_the_other_leaves_nothing_of_are_told(weight, caplog):
+    type = "uint3,group=32,scale=uint4,scale2=float32:channel"
+    with pytest.raises(ladder.InvalidArgument, match="no scale of type .* is better than zero"):
+        ladder.quantize(-weight.abs(), type)
+    weight = weight.abs()
+    weight[3, :32] *= -1
+    with caplog.at_level(logging.WARNING, logger="ladder"):
+        packed = ladder.quantize(weight, type)
+    assert not packed.dequantize()[3, :32].any()
+    (said,) = (record.getMessage() for record in caplog.records)
+    assert said.startswith(f"32 of {weight.numel()} numbers") and "is better than zero" in said
+
+
 def test_codes_that_no_scale_has_are_refused_with_their_place():
     packed = ladder.quantize(torch.randn(4, 64), TWO_LEVELS)
     packed.scales[2, 1] = 16
