@@ -31,9 +31,9 @@ def check_float32(weight: Tensor, source: Tensor) -> None:
 
 
 def _read_scales(scales: Tensor | None, ttype: TType) -> Tensor | None:
-    """Values of scales whose format ends before weights do: float16, and floats of 8 bits. None for
-    those that reach as far as weights (bfloat16, float32, e8m0) and for tensors of tracing, which
-    have no numbers."""
+    """Values of scales whose format ends before weights do: float16, floats of 8 bits and integers.
+    None for those that reach as far as weights (bfloat16, float32, e8m0) and for tensors of
+    tracing, which have no numbers."""
     if scales is None or type(scales) is not Tensor or scales.is_meta:
         return None
     if scales.dtype == torch.float16:
@@ -48,7 +48,7 @@ def _ends(scale: str) -> tuple[float, float, float]:
     """Of a format of scales the least number above zero, the second largest and the largest."""
     values = element(scale).values
     numbers = values[values.isfinite() & (values > 0)].sort().values
-    return numbers[0].item(), numbers[-2].item(), numbers[-1].item()
+    return numbers[0].item(), numbers[-2:][0].item(), numbers[-1].item()
 
 
 def _most(source: Tensor) -> float:
@@ -100,19 +100,39 @@ def _became_zero(source: Tensor, packed: Weight, of_blocks: Tensor) -> Tensor:
     return there & (source != 0) & (packed.dequantize() == 0)
 
 
+def _least_scale(source: Tensor, packed: Weight, gone: Tensor) -> float:
+    """Above zero, of the row that has the largest of the numbers that are ``gone``, with the second
+    one."""
+    least, second = _ends(str(packed.type.scale))[0], packed.scale2
+    if second is None:
+        return least
+    row = int((source.abs() * gone).argmax()) // packed.shape[1]
+    return least * second[row if packed.type.scale2_of_rows else 0].item()
+
+
+def _nothing_left(packed: Weight, scales: Tensor) -> Tensor:
+    """Which blocks [R, G] have scales of zero; of integers, which quantising gives a scale of 1 or
+    more, those that have 1 and no value but zero."""
+    (n, k), ttype = packed.shape, packed.type
+    if not ttype.has_integer_scales or not (scales == 1).any():
+        return scales == 0
+    rows, columns = ttype.rows or n, ttype.columns or k
+    blocks = torch.nn.functional.pad(packed.dequantize() != 0, (0, -k % columns, 0, -n % rows))
+    blocks = blocks.view(scales.shape[0], rows, scales.shape[1], columns)
+    return (scales == 1) & ~blocks.any(3).any(1)
+
+
 def check_zeros(source: Tensor, packed: Weight, whose: str) -> None:
     """Raise InvalidArgument where all of a weight would be zero, because scales are too small for
     their format or because values of one sign do not serve it; warn where some would."""
     ttype, (n, k) = packed.type, packed.shape
     scales = _read_scales(packed.scales, ttype)
-    if scales is None or scales.all():
+    if scales is None or not (nothing := _nothing_left(packed, scales)).any():
         return
-    gone = _became_zero(source, packed, scales == 0)
+    gone = _became_zero(source, packed, nothing)
     if not gone.any():
         return
-    most, least = _most(source[gone]), _ends(str(ttype.scale))[0]
-    if packed.scale2 is not None:
-        least *= packed.scale2.item()
+    most, least = _most(source[gone]), _least_scale(source, packed, gone)
     values = _code_values(ttype)
     if most <= least * values.abs().max().item() or ttype.zero not in ("none", "midpoint"):
         why = (
@@ -131,13 +151,13 @@ def check_zeros(source: Tensor, packed: Weight, whose: str) -> None:
 
 
 def _largest_scale(packed: Weight) -> float:
-    """With the second one."""
+    """With the second one: no scale is larger."""
     scales = packed.scales
     if scales is None:
         return 1.0
     if not scales.is_floating_point():
         scales = element(str(packed.type.scale)).values.to(scales.device)[scales.long()]
-    return _most(scales) * (1.0 if packed.scale2 is None else packed.scale2.item())
+    return _most(scales) * (1.0 if packed.scale2 is None else _most(packed.scale2))
 
 
 def check_ends(source: Tensor, packed: Weight) -> None:

@@ -104,7 +104,8 @@ class TType:
     """Storage type of a weight [N, K]. Made by :func:`parse`; ``str()`` gives the spelling.
 
     ``rows`` x ``columns`` elements share a scale; 0 means the whole dimension, so (1, 128) is
-    groups of 128 along K, (1, 0) one scale per output channel, (0, 0) one per tensor.
+    groups of 128 along K, (1, 0) one scale per output channel, (0, 0) one per tensor. A second
+    scale is one for the tensor, or one for each row where ``scale2_of_rows``.
     """
 
     element: Element
@@ -113,6 +114,7 @@ class TType:
     scale: str | None
     zero: str
     scale2: str | None
+    scale2_of_rows: bool
     spelling: str
 
     def __str__(self) -> str:
@@ -132,6 +134,11 @@ class TType:
     def scale_dtype(self) -> torch.dtype | None:
         """torch dtype of the stored scales; None without scales."""
         return None if self.scale is None else FLOAT_DTYPES.get(self.scale, torch.uint8)
+
+    @property
+    def has_integer_scales(self) -> bool:
+        """Whether scales are unsigned integers, one to a byte."""
+        return self.scale is not None and element(self.scale).encoding == "unsigned_integer"
 
     @property
     def zeros_dtype(self) -> torch.dtype | None:
@@ -173,7 +180,8 @@ class TType:
         else:
             block = f"block={rows}x{self.columns}" if rows else "tensor"
         fields = [self.element.name, block, f"zero={self.zero if zero is None else zero}"]
-        scales = (("scale", self.scale), ("scale2", self.scale2))
+        scale2 = f"{self.scale2}:channel" if self.scale2_of_rows else self.scale2
+        scales = (("scale", self.scale), ("scale2", scale2))
         return parse(",".join(fields + [f"{key}={name}" for key, name in scales if name]))
 
     def groups(self, k: int) -> int:
@@ -195,12 +203,20 @@ class TType:
         groups = self.groups(k)
         return self.block_rows(n), self.words(groups) if self.zero == "quantized" else groups
 
+    def scale2_shape(self, n: int) -> tuple[int] | None:
+        """Shape of the second scale of a matrix with ``n`` rows, None without one."""
+        if self.scale2 is None:
+            return None
+        return (n,) if self.scale2_of_rows else (1,)
+
     def bits_per_weight(self, n: int, k: int) -> float:
-        """Stored bits per weight of an [n, k] matrix, scales and zeros included."""
+        """Stored bits per weight of an [n, k] matrix, with scales, zeros and second scales of
+        rows."""
         blocks = self.block_rows(n) * self.groups(k)
         scale = 0 if self.scale_dtype is None else self.scale_dtype.itemsize * 8
         zero = {"integer": 8, "quantized": self.bits, "original": scale, "rescale": scale}
-        return self.bits + blocks * (scale + zero.get(self.zero, 0)) / (n * k)
+        of_rows = 32 * n if self.scale2_of_rows else 0
+        return self.bits + (blocks * (scale + zero.get(self.zero, 0)) + of_rows) / (n * k)
 
 
 def _defined_element(name: str, meaning: Mapping[str, Any] | None) -> Element:
@@ -243,7 +259,8 @@ def parse(text: str | TType) -> TType:
 
     Fields after the element, in any order: ``group=G | channel | tensor | block=RxC`` (which
     elements share a scale), ``scale=NAME``, ``zero=none | midpoint | integer | quantized | original
-    | rescale``, ``scale2=float32``.
+    | rescale``, ``scale2=float32`` (one more scale for the tensor; ``scale2=float32:channel``: one
+    for each row). Scales that are unsigned integers (``scale=uint4``) want a second one.
 
     Raises:
         InvalidArgument: the field at fault, with its value.

@@ -28,10 +28,10 @@ class Weight:
         shape: (N, K).
         qweight: [N, ceil(K * bits / 32)] int32, codes as a little-endian bit stream along K.
         scales: [block_rows, groups] float16, bfloat16 or float32, or uint8 codes of a narrower
-            scale format; None without scales.
+            scale format, one to a byte; None without scales.
         zeros: [block_rows, groups] uint8 (zero "integer") or the scale's dtype ("original",
             "rescale"); [block_rows, ceil(groups * bits / 32)] int32 ("quantized"); else None.
-        scale2: [1] float32, or None.
+        scale2: float32, [1], or [N] where the type has one for each row; None without one.
         g_idx: [K] int32, the group of each column (act-order); None for column // group size.
     """
 
@@ -170,16 +170,18 @@ class Weight:
 
     def check(self, name: str = "weight") -> None:
         """Raise InvalidArgument that names the tensor at fault and both values unless shapes and
-        dtypes fit the type, scales and float zeros are finite, and g_idx is in range."""
+        dtypes fit the type, scales are codes of their format, scales and float zeros are finite,
+        and g_idx is in range."""
         n, k = self.shape
         groups, rows = self.type.groups(k), self.type.block_rows(n)
         zeros_dtype = self.type.zeros_dtype
         scale_dtype, zeros = self.type.scale_dtype, self.type.zeros_shape(n, k)
+        scale2 = self.type.scale2_shape(n)
         wanted: dict[str, tuple[tuple[int, ...], torch.dtype] | None] = {
             "qweight": ((n, self.type.words(k)), torch.int32),
             "scales": None if scale_dtype is None else ((rows, groups), scale_dtype),
             "zeros": None if zeros is None or zeros_dtype is None else (zeros, zeros_dtype),
-            "scale2": None if self.type.scale2 is None else ((1,), torch.float32),
+            "scale2": None if scale2 is None else (scale2, torch.float32),
         }
         for part, want in wanted.items():
             _check_part(f"{name}.{part}", getattr(self, part), want, self.type)
@@ -215,6 +217,13 @@ def needs_single_rows(type: TType, rows: Sequence[int]) -> bool:
     return len(rows) > 1 and (blocks == 0 or any(count % blocks for count in rows[:-1]))
 
 
+def parts_of_rows(type: TType) -> tuple[str, ...]:
+    """Names of the parts beside the codes that have numbers of each row, or block of rows. Others
+    belong to all rows."""
+    scales = ("scales", "zeros") if type.rows else ()
+    return (*scales, "scale2") if type.scale2_of_rows else scales
+
+
 def join_objection(
     type: TType, rows: Sequence[int], parts: Sequence[Mapping[str, Tensor | None]]
 ) -> str:
@@ -223,8 +232,7 @@ def join_objection(
     if type.rows > 1 and any(count % type.rows for count in rows[:-1]):
         sizes = ", ".join(map(str, rows))
         return f"blocks of {type.rows} rows would be cut: the layers have {sizes} rows"
-    # Held once for all rows.
-    for name in ("g_idx", "scale2", *(() if type.rows else ("scales", "zeros"))):
+    for name in (part for part in PARTS if part not in ("qweight", *parts_of_rows(type))):
         first, *others = (each.get(name) for each in parts)
         if any((part is None) != (first is None) for part in others):
             return f"some layers have {name}, others have not"
@@ -240,7 +248,7 @@ def join(weights: Sequence[Weight]) -> Weight:
     if len(weights) == 1:
         return first
     parts = first.tensors()
-    for name in ("qweight", "scales", "zeros") if first.type.rows else ("qweight",):
+    for name in ("qweight", *parts_of_rows(first.type)):
         if name in parts:
             parts[name] = torch.cat([getattr(weight, name) for weight in weights])
     return Weight(first.type, (sum(w.shape[0] for w in weights), first.shape[1]), **parts)
@@ -248,15 +256,14 @@ def join(weights: Sequence[Weight]) -> Weight:
 
 def rows_of(part: str, tensor: Tensor, type: TType, start: int, count: int, whole: int) -> Tensor:
     """Rows [start, start + count) of the ``whole`` ones of a part, which shares the memory of
-    ``tensor``; ``scale2`` and ``g_idx`` belong to every row.
+    ``tensor``; what is none of :func:`parts_of_rows` belongs to every row.
 
     Raises:
         InvalidArgument: a block of rows that share a scale would be cut.
     """
-    block = 1 if part == "qweight" else type.rows
-    if part in ("scale2", "g_idx") or block == 0:
+    if part not in ("qweight", *parts_of_rows(type)):
         return tensor
-    end = start + count
+    block, end = type.rows if part in ("scales", "zeros") else 1, start + count
     if start % block or (end % block and end != whole):
         raise InvalidArgument(f"rows {start} to {end} cut blocks of {block} rows of type {type}")
     return tensor[start // block : -(-end // block)]
@@ -326,11 +333,17 @@ def _check_part(
 
 def check_finite(name: str, part: Tensor, type: TType) -> None:
     """Raise InvalidArgument, with its place, for a number of a part ``<module>.<part>`` that is not
-    finite."""
+    finite, and for a scale that is no code of its format."""
     if part.device.type == "meta":
         return
     values = part
     if type.scale is not None and part.dtype == torch.uint8 and name.endswith("scales"):
+        bits = element(type.scale).bits
+        if bits < 8 and bool((beyond := part >> bits).any()):
+            where = beyond.nonzero()[0].tolist()
+            raise InvalidArgument(
+                f"{name}{where} is {part[tuple(where)].item()}, which does not fit {type.scale}"
+            )
         values = element(type.scale).values.to(part.device)[part.long()]
     if values.is_floating_point():
         finite = torch.isfinite(values)

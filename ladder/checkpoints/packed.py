@@ -190,7 +190,7 @@ def merged_layers(layers: Sequence[PackedLayer]) -> list[PackedLayer]:
     """What :data:`MERGED` makes of ``layers``, named by its parts: "...q_proj+k_proj+v_proj".
 
     Parts of one type and activation type, without an order of columns and without a second scale
-    (one for a whole weight) are one weight when their rows are put behind each other.
+    for a whole weight are one weight when their rows are put behind each other.
     """
     found = {layer.name: layer for layer in layers}
     merged = []
@@ -202,7 +202,8 @@ def merged_layers(layers: Sequence[PackedLayer]) -> list[PackedLayer]:
             stem = f"{holder}." if holder else ""
             parts = [found.get(stem + name) for name in names]
             whole = [part for part in parts if part and _like(part) == _like(layer)]
-            mixed = any(part.g_idx is not None or part.type.scale2 for part in whole)
+            second = layer.type.scale2 is not None and not layer.type.scale2_of_rows
+            mixed = second or any(part.g_idx is not None for part in whole)
             if len(whole) < len(names) or mixed or layer.type.rows != 1:
                 continue
             rows = sum(part.n for part in whole)

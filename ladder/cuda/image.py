@@ -173,7 +173,9 @@ def pack(
         if name == "gather":
             to.copy_(_given(order, name))
         elif name == "scale2":
-            to.copy_(_given(weight.scale2, name))
+            second = _given(weight.scale2, name)
+            of_rows = rows is not None and weight.type.scale2_of_rows
+            to.copy_(second[rows] if of_rows else second)
         else:
             numbers = _numbers(weight, name, _DTYPES[part.scalar])
             to.copy_(_reordered(numbers, weight, rows).view(-1))

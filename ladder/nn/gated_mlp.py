@@ -141,7 +141,7 @@ class GatedMLP(nn.Module):
         ttype = with_defaults(weight_type, group_size=group_size, symmetric=symmetric)
         how: Any = {"method": method, "activation_type": activation_type}
         packed = [Linear.from_linear(layer, ttype, **how) for layer in layers]
-        if ttype.scale2:  # one for all rows of a weight
+        if ttype.scale2 and not ttype.scale2_of_rows:  # one for all rows of a weight
             gate, up = map(dense_weight, layers[:2])
             weight = quantize(torch.cat((gate, up)), ttype, method=method)
             for place, rows in enumerate((gate.shape[0], up.shape[0])):

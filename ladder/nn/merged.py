@@ -37,7 +37,7 @@ from ladder.nn.linear import Linear
 from ladder.nn.merged_layer import MergedLinear, by_itself, dissolving
 from ladder.nn.ragged import nested_like, rows_of_nested
 from ladder.nn.slot import Result, Slot, modes_of
-from ladder.weight import PARTS
+from ladder.weight import PARTS, parts_of_rows, rows_of
 
 _log = logging.getLogger("ladder")
 _SMALL = tuple(part for part in PARTS if part != "qweight")
@@ -66,20 +66,19 @@ class MergedWeight:
 
     def adopt(self) -> None:
         """Let the layers have their parts of the whole, and nothing beside it."""
-        start = row = 0
+        start, all_rows, ttype = 0, sum(self.sizes), self.linear.weight_type
         for index, (layer, size) in enumerate(zip(self.layers, self.sizes, strict=True)):
-            rows = layer.weight_type.block_rows(size)
             Linear._set_image(layer, None, 0)
             layer.register_buffer("qweight", None)
-            if layer.weight_type.rows:
-                for name in ("scales", "zeros"):
-                    whole = getattr(self.linear, name)
-                    layer.register_buffer(name, None if whole is None else whole[row : row + rows])
+            for name in parts_of_rows(ttype):
+                whole = getattr(self.linear, name)
+                part = None if whole is None else rows_of(name, whole, ttype, start, size, all_rows)
+                layer.register_buffer(name, part)
             if self.linear.bias is not None:  # the very parameter, of which optimizers know
                 layer.bias.data = self.linear.bias.data[start : start + size]
             layer.__dict__["_merged"], layer.__dict__["_place"] = self, index
             layer.__class__ = MergedLinear
-            start, row = start + size, row + rows
+            start += size
         has_bias = self.linear.bias is not None
         #: Whose memory is that of the whole.
         self._biases_held = [layer._parameters["bias"] for layer in self.layers if has_bias]
@@ -192,7 +191,7 @@ class MergedWeight:
                 codes = [self.codes(place) for place in range(len(self.layers))]
                 for layer, own in zip(self.layers, codes, strict=True):
                     layer._buffers["qweight"] = own
-                    for name in ("scales", "zeros"):
+                    for name in parts_of_rows(layer.weight_type):
                         part = layer._buffers[name]
                         layer._buffers[name] = None if part is None else part.clone()
                     if self.linear.bias is not None:

@@ -227,12 +227,11 @@ def _(weight: Tensor, type: str, search: bool) -> list[Tensor]:
             return weight.new_empty((0,), dtype=torch.uint8)
         return weight.new_empty(size, dtype=dtype)
 
-    scale2 = None if ttype.scale2 is None else torch.float32
     return [
         weight.new_empty((n, ttype.words(k)), dtype=torch.int32),
         part((ttype.block_rows(n), ttype.groups(k)), ttype.scale_dtype),
         part(shape, dtype),
-        part((1,), scale2),
+        part(ttype.scale2_shape(n), torch.float32),
     ]
 
 

@@ -55,7 +55,7 @@ def _table(format: Element, device: torch.device) -> Tensor:
 
 
 def _metadata(data: Tensor, format: str) -> Tensor:
-    if data.dtype != torch.uint8:
+    if data.dtype != torch.uint8 or element(format).encoding == "unsigned_integer":
         return data.to(torch.float32)
     return _table(element(format), data.device)[data.long()]
 
@@ -100,7 +100,9 @@ def dequantize(
         values = values * spread(_metadata(scales, ttype.scale))
     if ttype.zero == "rescale":
         values = values - spread(zeros.to(torch.float32))
-    return values if scale2 is None else values * scale2
+    if scale2 is None:
+        return values
+    return values * (scale2[:, None] if ttype.scale2_of_rows else scale2)
 
 
 def linear(

@@ -72,6 +72,24 @@ def test_every_kind_of_zero_is_stored_and_means_what_the_table_says(kind):
     assert np.array_equal(weight.dequantize().numpy(), expected.astype(np.float32))
 
 
+@pytest.mark.parametrize("of", ["tensor", "channel"])
+def test_integer_scales_and_a_second_one_mean_what_the_document_says(of):
+    n, k, group = 5, 40, 16
+    rng = np.random.default_rng(7)
+    codes, s = rng.integers(0, 16, (n, k)), rng.integers(0, 16, (n, 3)).astype(np.uint8)
+    second = rng.standard_normal(n if of == "channel" else 1).astype(np.float32)
+    weight = ladder.Weight.from_codes(
+        torch.from_numpy(codes.astype(np.uint8)),
+        f"uint4,group={group},scale=uint4,zero=midpoint,scale2=float32:{of}",
+        scales=torch.from_numpy(s), scale2=torch.from_numpy(second),
+    )  # fmt: skip
+    whole = np.repeat(s.astype(np.float32), group, axis=1)[:, :k] * (codes - 8)
+    expected = whole.astype(np.float32) * second[:, None]
+    assert np.array_equal(weight.dequantize().numpy(), expected)
+    right = weight.narrow_rows(1, 3)
+    assert torch.equal(right.scale2, weight.scale2[1:4] if of == "channel" else weight.scale2)
+
+
 def test_columns_cut_at_groups_and_words_are_a_plain_slice():
     codes = torch.randint(0, 8, (3, 96), dtype=torch.uint8)
     weight = ladder.Weight.from_codes(

@@ -24,11 +24,13 @@ from ladder.integrations.transformers.tensor_parallel import Plan, group_of, pre
 
 SIZES = (2, 4)
 PRESENT = [size for size in SIZES if kind() == "cpu" or size <= torch.cuda.device_count()]
-#: Of layer 0 to 4, attention and MLP: every part that a weight can have, cut both ways.
+TWO_LEVELS = "uint4,group=32,scale=uint4,zero=midpoint,scale2=float32:channel"
+#: Of each layer, attention and MLP: every part that a weight can have, cut both ways.
 TYPES = [
     ("uint4,group=32,scale=float16,zero=midpoint", "uint3,group=32,scale=float16,zero=midpoint"),
     ("nf4,group=64,scale=float16", "mxfp4"),
     ("nvfp4", "uint4,group=32,scale=float16,zero=integer"),
+    (TWO_LEVELS, "uint4,group=32,scale=uint6,zero=integer,scale2=float32:channel"),
     ("int8,tensor,scale=float32", "uint3,group=16,scale=float16,zero=quantized"),
     ("float6_e3m2,channel,scale=bfloat16", "uint4,group=32,scale=float16,zero=original"),
 ]
@@ -224,6 +226,8 @@ def test_each_process_holds_its_share_only(several, one):
     [
         ("colwise", "uint4,group=32,scale=float16,zero=quantized", {"qweight", "scales", "zeros"}),
         ("colwise", "nvfp4", {"qweight", "scales"}),
+        ("colwise", TWO_LEVELS, {"qweight", "scales"}),
+        ("rowwise", TWO_LEVELS, {"qweight", "scales"}),
         ("rowwise", "uint4,group=32,scale=float16,zero=integer", {"qweight", "scales", "zeros"}),
         ("rowwise", "uint3,group=16,scale=float16,zero=quantized", {"qweight", "scales"}),
         ("rowwise", "int8,channel,scale=float16", {"qweight"}),

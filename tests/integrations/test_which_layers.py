@@ -12,6 +12,8 @@ from safetensors.torch import save_file
 
 import ladder
 from ladder.checkpoints.convert import convert as convert_folder
+from ladder.checkpoints.info import describe
+from ladder.checkpoints.packed import merged_layers, packed_layers
 from ladder.cli import main
 from ladder.integrations.transformers import LadderConfig, dense
 
@@ -83,6 +85,29 @@ def test_conv1d_is_packed_saved_and_loaded_again_exactly(gpt2, tmp_path):
         assert report.left["lm_head"].reason == "its weight is tied to transformer.wte"
     model.save_pretrained(tmp_path / "again")
     assert torch.equal(logits(load(tmp_path / "again")), expected)
+
+
+def test_layers_of_two_levels_of_scales_are_packed_saved_described_and_loaded_again(
+    dense_folder, tmp_path
+):
+    type = "uint4,group=32,scale=uint4,zero=midpoint,scale2=float32:channel"
+    expected = None
+    for model, report in through_every_door(dense_folder, tmp_path, type, None, skip=["lm_head"]):
+        made = logits(model)
+        expected = made if expected is None else expected
+        assert torch.equal(made, expected) and packed(model) == set(report.packed)
+    name = next(iter(report.packed))
+    layer = model.get_submodule(name)
+    assert layer.scale2.shape == (layer.out_features,) and layer.scales.dtype == torch.uint8
+    model.save_pretrained(tmp_path / "again")
+    assert torch.equal(logits(load(tmp_path / "again")), expected)
+    for folder in ("out", "again"):
+        modules = {each["name"]: each for each in describe(tmp_path / folder)["modules"]}
+        assert {each["type"] for each in modules.values()} == {type}
+        assert modules[name]["bytes"] == layer.packed_weight.nbytes
+    layers, _ = packed_layers(tmp_path / "out")
+    names = {each.name.rpartition(".")[2] for each in merged_layers(layers)}
+    assert names == {"q_proj+k_proj+v_proj", "gate_proj+up_proj"}
 
 
 def test_conv1d_becomes_dense_as_it_was(gpt2, tmp_path):

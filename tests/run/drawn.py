@@ -9,6 +9,8 @@ from torch import Tensor
 from ladder import Weight
 from ladder.types import TType, element, float_type, parse, register_type, type_names
 
+#: Scales that are integers, and a second one for each row.
+TWO_LEVELS = "uint4,group=32,scale=uint4,zero=midpoint,scale2=float32:channel"
 #: Every kind of metadata once, on uint4 or the element that has it.
 KINDS = (
     "uint4",
@@ -22,6 +24,7 @@ KINDS = (
     "float8_e4m3,block=8x32,scale=float32",
     "mxfp4",
     "nvfp4",
+    TWO_LEVELS,
 )
 
 #: What is stored beside codes, each kind at least once with each format of scales.
@@ -47,6 +50,11 @@ STORED = (
     "float6_e3m2,group=32,scale=float8_e5m2",
     "float4_e2m1,group=16,scale=float8_e4m3,scale2=float32",
     "int8,channel,scale=float16,scale2=float32",
+    "int8,channel,scale=float16,scale2=float32:channel",
+    "nf4,group=32,scale=float8_e4m3,scale2=float32:channel",
+    TWO_LEVELS,
+    "uint4,group=32,scale=uint8,zero=integer,scale2=float32:channel",
+    "int3,group=64,scale=uint3,scale2=float32",
     "user_table5,group=32,scale=float32",
     "user_e3m1,group=32,scale=bfloat16",
 )
@@ -95,16 +103,22 @@ def exact_weight(type: str, n: int, k: int, *, act_order: bool = False, seed: in
         zeros = torch.randint(0, 8, blocks, generator=rng, dtype=torch.uint8)
         parts["zeros"] = ops.pack(zeros, ttype.bits)
     if ttype.scale2 is not None:
-        parts["scale2"] = torch.tensor([0.5])
+        parts["scale2"] = second_scales(ttype, n)
     if act_order:
         columns = torch.arange(k) // (ttype.columns or k)
         parts["g_idx"] = columns[torch.randperm(k, generator=rng)].to(torch.int32)
     return Weight.from_codes(small_codes(type, n, k, rng), ttype, **parts)
 
 
+def second_scales(ttype: TType, n: int) -> Tensor:
+    """1/2, or of rows 1/2 and 1/4: in no order that blocks of rows have, too."""
+    rows = torch.arange(*ttype.scale2_shape(n))
+    return 0.5 / (1 + rows * rows % 11 % 2)
+
+
 def stored(powers: Tensor, ttype: TType) -> Tensor:
-    """2.0**powers in the scale format of ``ttype``."""
-    scales = torch.exp2(powers.double())
+    """2.0**powers in the scale format of ``ttype``, of integers 2.0**(powers + 1)."""
+    scales = torch.exp2(powers.double() + ttype.has_integer_scales)
     if ttype.scale_dtype is not torch.uint8:
         return scales.to(ttype.scale_dtype)
     return torch.tensor(
@@ -138,7 +152,7 @@ def formula(weight: Weight) -> Tensor:
         values = values * spread(scales)
     if ttype.zero == "rescale":
         values = values - spread(weight.zeros)
-    return values if weight.scale2 is None else values * weight.scale2.double()
+    return values if weight.scale2 is None else values * weight.scale2.double()[:, None]
 
 
 def unpacked(words: Tensor, k: int, bits: int) -> Tensor:

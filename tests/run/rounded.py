@@ -9,7 +9,8 @@ import ladder
 from ladder.ops import activations
 from ladder.types import parse, type_names
 
-#: Beside every name with scales: every kind of zero point, channels, matrices, odd groups.
+#: Beside every name with scales: every kind of zero point, channels, matrices, odd groups, integer
+#: scales that operands and that sums are multiplied by.
 KINDS = (
     "uint4,group=128,scale=float16,zero=midpoint",
     "uint4,group=128,scale=float16,zero=integer",
@@ -21,6 +22,8 @@ KINDS = (
     "int8,tensor,scale=float16",
     "float8_e4m3,channel,scale=float32",
     "float4_e2m1,group=32,scale=float16",
+    "uint4,group=128,scale=uint4,zero=midpoint,scale2=float32:channel",
+    "uint4,group=64,scale=uint8,zero=integer,scale2=float32:channel",
 )
 K = 512
 #: The fewest tokens of intervals of rounded x; the last are two passes.

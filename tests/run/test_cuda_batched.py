@@ -5,7 +5,7 @@ import copy
 
 import pytest
 import torch
-from drawn import exact_weight, formula, integers
+from drawn import TWO_LEVELS, exact_weight, formula, integers
 from gpu import HALVES, MARKS
 from torch import Tensor
 
@@ -24,6 +24,7 @@ TYPES = (
     "nf4,group=64,scale=float16",
     "mxfp4",
     "nvfp4",
+    TWO_LEVELS,
 )
 B, N, K = 5, 200, 256
 

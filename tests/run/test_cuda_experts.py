@@ -4,7 +4,7 @@ chose."""
 
 import pytest
 import torch
-from drawn import exact_weight, formula, generator, integers
+from drawn import TWO_LEVELS, exact_weight, formula, generator, integers
 from gpu import E4M3, HALVES, MARKS
 from rounded import weight_of, whole
 from torch import Tensor
@@ -29,6 +29,7 @@ TYPES = (
     "nf4,group=64,scale=float16",
     "mxfp4",
     "nvfp4",
+    TWO_LEVELS,
 )
 E, N, K = 6, 200, 256
 HERE = ("int8", "float8_e4m3") if E4M3 else ("int8",)

@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from drawn import exact_weight, formula, integers
+from drawn import TWO_LEVELS, exact_weight, formula, integers
 from gpu import E4M3, HALVES, MARKS
 from rounded import weight_of, whole
 from torch import Tensor
@@ -25,6 +25,7 @@ TYPES = (
     "int8,channel,scale=float16",
     "float6_e3m2,group=64,scale=float16",
     "nvfp4",
+    TWO_LEVELS,
 )
 GATINGS = (*(Gating(name) for name in ACTIVATIONS), Gating(SWIGLU_OAI, 7.0), Gating("silu", 3.0))
 E, N, K = 4, 208, 256

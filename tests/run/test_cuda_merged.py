@@ -5,7 +5,7 @@ import copy
 
 import pytest
 import torch
-from drawn import exact_weight, formula, integers
+from drawn import TWO_LEVELS, exact_weight, formula, integers
 from gpu import MARKS, UINT4
 from torch import nn
 
@@ -14,7 +14,13 @@ from ladder.nn.merged_layer import MergedLinear
 
 pytestmark = MARKS
 K, SIZES = 256, (192, 40, 64)  # a part ends within a block of 64 rows
-TYPES = (UINT4, "uint3,group=64,scale=float16,zero=midpoint", "nf4,group=64,scale=float16", "mxfp4")
+TYPES = (
+    UINT4,
+    "uint3,group=64,scale=float16,zero=midpoint",
+    "nf4,group=64,scale=float16",
+    "mxfp4",
+    TWO_LEVELS,
+)
 
 
 class Block(nn.Module):

@@ -6,7 +6,15 @@ import math
 
 import pytest
 import torch
-from drawn import exact_weight, formula, generator, grouped, integers, stored_types
+from drawn import (
+    TWO_LEVELS,
+    exact_weight,
+    formula,
+    generator,
+    grouped,
+    integers,
+    stored_types,
+)
 from gpu import HALVES, MARKS, compiled_graphs, prepared
 from torch import Tensor, nn
 
@@ -201,6 +209,7 @@ def test_the_canonical_codes_come_back(type):
 def test_a_model_is_warmed_up_whatever_its_types(tmp_path):
     """Tuning measures with metadata of its own making for each kind."""
     types = ("mxfp4", "nvfp4", "nf4", "uint4,group=64,scale=float32,zero=rescale", "ternary")
+    types = (*types, TWO_LEVELS)
     layers = [ladder.Linear.from_linear(nn.Linear(256, 192), grouped(t)) for t in types]
     act_order = exact_weight("uint4,group=32,scale=bfloat16,zero=integer", 192, 256, act_order=True)
     model = nn.ModuleList([*layers, ladder.Linear.from_weight(act_order)]).cuda()

@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 import torch
-from drawn import exact_weight, formula, generator, grouped, integers, stored_types
+from drawn import TWO_LEVELS, exact_weight, formula, generator, grouped, integers, stored_types
 from mixed import TERNARY, E, H, I, exact_experts, fill, limit, routed, truth
 
 import ladder
@@ -127,6 +127,9 @@ def test_parts_have_the_experts_in_front():
     stack = PackedStack(3, 24, 70, parse("nvfp4"))
     shapes = {name: tuple(part.shape) for name, part in stack.named_buffers()}
     assert shapes == {"qweight": (3, 24, 9), "scales": (3, 24, 5), "scale2": (3, 1)}
+    stack = PackedStack(3, 24, 70, parse(TWO_LEVELS))
+    shapes = {name: tuple(part.shape) for name, part in stack.named_buffers()}
+    assert shapes == {"qweight": (3, 24, 9), "scales": (3, 24, 3), "scale2": (3, 24)}
     stack = PackedStack(3, 24, 70, parse("uint3,group=32,scale=float16,zero=quantized"))
     shapes = {name: tuple(part.shape) for name, part in stack.named_buffers()}
     assert shapes == {"qweight": (3, 24, 7), "scales": (3, 24, 3), "zeros": (3, 24, 1)}
@@ -141,6 +144,22 @@ def test_each_expert_is_quantised_in_its_own_right():
         for name, part in alone.tensors().items():
             assert torch.equal(getattr(experts.gate_up, name)[e], part)
     assert len(set(experts.gate_up.scale2.flatten().tolist())) == 3
+
+
+def test_rows_of_experts_have_second_scales_of_their_own():
+    gate_up, down = torch.randn(3, 64, 64), torch.randn(3, 64, 32)
+    experts = ladder.Experts.from_tensors(gate_up, down, weight_type=TWO_LEVELS)
+    values = experts.dequantize()
+    for e in range(3):
+        for stack, dense in ((experts.gate_up, gate_up), (experts.down, down)):
+            alone = ladder.quantize(dense[e], TWO_LEVELS)
+            assert stack.weight_of(e) == alone
+        assert torch.equal(values["gate_up_proj"][e], experts.gate_up.weight_of(e).dequantize())
+    again = ladder.Experts(3, 64, 32, weight_type=TWO_LEVELS)
+    again.load_state_dict(experts.state_dict())
+    assert torch.equal(again.gate_up.scale2, experts.gate_up.scale2)
+    x, (index, weights) = torch.randn(5, 64), routed(5, 2, 3)
+    assert torch.equal(again(x, index, weights), experts(x, index, weights))
 
 
 # --- experts ----------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 import torch
-from drawn import KINDS, exact_weight, grouped, integers
+from drawn import KINDS, TWO_LEVELS, exact_weight, grouped, integers
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -88,11 +88,12 @@ def test_apple_s_gpus_have_the_numbers_that_every_type_needs(name):
         x.double()
 
 
-def test_quantising_gives_the_same_parts():
+@pytest.mark.parametrize("type", ["nvfp4", TWO_LEVELS])
+def test_quantising_gives_the_same_parts(type):
     weight = torch.randn(8, 64)
     for got, want in zip(
-        fallback.quantize(weight, "nvfp4", True),
-        torch.ops.ladder.quantize(weight, "nvfp4", True),
+        fallback.quantize(weight, type, True),
+        torch.ops.ladder.quantize(weight, type, True),
         strict=True,
     ):
         assert torch.equal(got, want)

@@ -5,7 +5,7 @@ import copy
 
 import pytest
 import torch
-from drawn import grouped
+from drawn import TWO_LEVELS, grouped
 from torch import nn
 from torch.nn import functional
 
@@ -40,7 +40,18 @@ def fused(module):
     return module
 
 
-@pytest.mark.parametrize("name", ladder.types.type_names())
+def test_gate_and_up_have_one_second_scale_only_where_it_is_of_the_tensor():
+    dense = Dense()
+    dense.up_proj.weight.data *= 8
+    for name, ends in (("nvfp4", 1), (TWO_LEVELS, WIDE)):
+        module = ladder.GatedMLP.from_dense(dense, name)
+        gate, up = module.gate_proj.packed_weight, module.up_proj.packed_weight
+        assert gate.scale2.numel() == up.scale2.numel() == ends
+        assert torch.equal(gate.scale2, up.scale2) == (ends == 1)
+        assert up == ladder.quantize(dense.up_proj.weight, name)  # the larger one
+
+
+@pytest.mark.parametrize("name", [*ladder.types.type_names(), TWO_LEVELS])
 def test_every_type_gives_what_its_three_layers_give(name):
     torch.manual_seed(0)
     module = packed(grouped(name), bias=True)

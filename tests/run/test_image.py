@@ -5,11 +5,13 @@ import dataclasses
 
 import pytest
 import torch
-from drawn import KINDS, exact_weight, generator, unpacked
+from drawn import KINDS, TWO_LEVELS, exact_weight, generator, unpacked
 
 import ladder
 from ladder.cuda import image
+from ladder.ops.gating import Gating
 from ladder.types import element
+from ladder.weight import parts_of_rows
 
 N, K = 70, 200
 BLOCKED = (
@@ -55,6 +57,43 @@ def test_a_lane_finds_the_scales_and_zeros_of_its_rows_together(type):
             block, g, j = row // 64, row % 8, row % 64 // 8
             of = stored[row // (ttype.rows or N)]
             assert torch.equal(found[name][:, block, g, j], of), (name, row)
+
+
+@pytest.mark.parametrize(("of", "count"), [("tensor", 1), ("channel", N)])
+def test_an_image_has_second_scales_of_the_tensor_or_of_rows(of, count):
+    type = TWO_LEVELS.replace("channel", of)
+    part = image.parts(image.open_weight(type, N, K)).parts["scale2"]
+    assert (part.elements, part.scalar) == (count, "f32")
+
+
+@pytest.mark.parametrize("type", [TWO_LEVELS, "nvfp4", "uint4,group=32,scale=float16,zero=integer"])
+def test_parts_of_gate_and_up_lie_in_turn_with_their_rows(type):
+    """Of codes one word stands for all: a GPU puts them there."""
+    n = 144
+    weight = exact_weight(type, n, K)
+    number = image.open_weight(type, n, K, gating=Gating())
+    rows = image.gate_rows(n, weight.qweight.device)
+    in_turn = dict(weight.tensors(), qweight=weight.qweight[rows])
+    for name in parts_of_rows(weight.type):
+        if name in in_turn:
+            in_turn[name] = in_turn[name][rows]
+
+    def codes(qweight, image, number):
+        image[0] = qweight[9, 0]
+
+    library = torch.library.Library("ladder", "IMPL")
+    library.impl("pack_image", codes, "CPU")
+    try:
+        made = image.pack(weight, number, rows=rows)
+        wanted = image.pack(dataclasses.replace(weight, **in_turn), number)
+    finally:
+        library._destroy()
+    behind = image.parts(number).code_words
+    assert torch.equal(made[behind:], wanted[behind:])
+    assert made[0] == weight.qweight[rows[9], 0]
+    if (second := image.parts(number).parts.get("scale2")) is not None:
+        of_rows = weight.type.scale2_of_rows
+        assert torch.equal(second.of(made), weight.scale2[rows] if of_rows else weight.scale2)
 
 
 def test_columns_are_sorted_by_group_and_stay_in_order_within_one():

@@ -4,7 +4,7 @@ elsewhere, under every instruction set of this machine."""
 
 import pytest
 import torch
-from drawn import generator, small_codes, stored, stored_types
+from drawn import generator, second_scales, small_codes, stored, stored_types
 from torch import Tensor
 
 import ladder
@@ -57,7 +57,7 @@ def weight_of(type: str, n: int, k: int, seed: int = 0) -> Weight:
     elif ttype.zeros_dtype is not None:
         parts["zeros"] = zeros.to(ttype.zeros_dtype)
     if ttype.scale2 is not None:
-        parts["scale2"] = torch.tensor([0.5])
+        parts["scale2"] = second_scales(ttype, n)
     codes = small_codes(type, n, k, rng)
     if ttype.zero != "none":
         codes = torch.randint(0, 1 << ttype.bits, (n, k), generator=rng).to(torch.uint8)
@@ -142,7 +142,7 @@ def scales_of(weight: Weight) -> Tensor:
         scales = weight.scales.double()
     rows, columns = torch.arange(n) // (ttype.rows or n), torch.arange(k) // (ttype.columns or k)
     spread = scales.abs()[rows][:, columns]
-    return spread if weight.scale2 is None else spread * weight.scale2.double()
+    return spread if weight.scale2 is None else spread * weight.scale2.double()[:, None]
 
 
 def limit(weight: Weight, x: Tensor, dtype: torch.dtype) -> Tensor:

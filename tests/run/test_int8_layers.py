@@ -7,6 +7,7 @@ import pickle
 
 import pytest
 import torch
+from drawn import TWO_LEVELS
 from torch import nn
 
 import ladder
@@ -15,7 +16,13 @@ from ladder.ops import activations
 from ladder.testing import assert_linear_close, bound
 
 N, K = 24, 160
-TYPES = ("uint4,group=32,scale=float16,zero=integer", "int8,channel,scale=float32", "nvfp4", "nf4")
+TYPES = (
+    "uint4,group=32,scale=float16,zero=integer",
+    "int8,channel,scale=float32",
+    "nvfp4",
+    "nf4",
+    TWO_LEVELS,
+)
 
 
 def layer_of(type="uint4", bias=True, dtype=torch.float32, n=N, **options):

@@ -9,7 +9,7 @@ import textwrap
 
 import pytest
 import torch
-from drawn import KINDS, exact_weight, formula, grouped, integers
+from drawn import KINDS, TWO_LEVELS, exact_weight, formula, grouped, integers
 from torch import nn
 
 import ladder
@@ -144,7 +144,9 @@ def test_scales_that_ask_for_a_gradient_are_refused(activation_type):
         assert layer(torch.randn(2, K)).shape == (2, N)
 
 
-@pytest.mark.parametrize("type", ["uint4,group=32,scale=float16,zero=integer", "nvfp4", "int8"])
+@pytest.mark.parametrize(
+    "type", ["uint4,group=32,scale=float16,zero=integer", "nvfp4", TWO_LEVELS, "int8"]
+)
 @pytest.mark.parametrize("m", [0, 1, 5])
 def test_opcheck_of_linear(type, m):
     w = exact_weight(type, N, 64, act_order=type.startswith("uint4"))
@@ -155,7 +157,7 @@ def test_opcheck_of_linear(type, m):
 
 
 @pytest.mark.parametrize(
-    "type", ["uint4,group=32,scale=float16,zero=quantized", "mxfp6_e3m2", "nvfp4"]
+    "type", ["uint4,group=32,scale=float16,zero=quantized", "mxfp6_e3m2", "nvfp4", TWO_LEVELS]
 )
 def test_opcheck_of_the_other_ops(type):
     w = exact_weight(type, N, 64)
@@ -205,6 +207,7 @@ TYPES = (
     "uint4,group=32,scale=float16,zero=integer",
     "uint4",
     "nvfp4",
+    TWO_LEVELS,
     "float8_e4m3,tensor,scale=float32",
     "user_sevenths,group=32,scale=bfloat16",
 )

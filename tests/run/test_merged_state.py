@@ -6,6 +6,7 @@ import pickle
 
 import pytest
 import torch
+from drawn import TWO_LEVELS
 from merging import SIZES, TYPE, Block, K, drawn, merged, packed, pair, same_state
 from torch import nn
 
@@ -24,6 +25,7 @@ from ladder.ops.gating import Gating
         "mxfp4",
         "nf4",
         "int4,block=8x32,scale=float16",
+        TWO_LEVELS,
     ],
 )
 def test_the_layers_look_as_they_did(type):
@@ -143,6 +145,23 @@ def test_one_scale_of_all_rows_is_merged_where_it_is_the_same():
         assert torch.equal(merged(block)[0](x), apart(x)) and same_state(block, apart)
     ladder.unoptimize(block)
     assert same_state(block, apart)
+
+
+def test_second_scales_of_rows_are_merged_though_they_differ():
+    block = Block(type=TWO_LEVELS)
+    block.k.scale2.mul_(4)
+    apart, x = copy.deepcopy(block), drawn()
+    assert objection(block.layers()) == ""
+    joined, products = merged(block)
+    with torch.no_grad():
+        assert torch.equal(joined(x), apart(x)) and len(products) == 1
+    assert same_state(joined, apart)
+    whole = block.q._merged.linear.scale2
+    memory = {each.scale2.untyped_storage().data_ptr() for each in block.layers()}
+    assert memory == {whole.untyped_storage().data_ptr()}
+    ladder.unoptimize(block)
+    assert same_state(block, apart)
+    assert all(each.scale2.untyped_storage().nbytes() < whole.nbytes for each in block.layers())
 
 
 def test_act_order_is_merged_where_it_is_the_same():

@@ -5,10 +5,11 @@ import re
 
 import pytest
 import torch
-from drawn import KINDS, exact_weight, formula, grouped
+from drawn import KINDS, TWO_LEVELS, exact_weight, formula, grouped
 
 import ladder
 from ladder.types import parse, type_names
+from ladder.weight import join, join_objection
 
 
 @pytest.fixture
@@ -283,6 +284,85 @@ def test_weights_beyond_scales_of_8_bits_are_refused_and_a_second_scale_serves_t
         assert str(no.value).endswith("scales of bfloat16 or float32 do, or a second scale")
         values = ladder.quantize(weight * (size / most), type + ",scale2=float32").dequantize()
         assert (values * (most / size) - weight).abs().max() <= most / 4
+
+
+def _error(packed, weight):
+    return ((packed.dequantize() - weight).square().sum() / weight.square().sum()).sqrt().item()
+
+
+@pytest.mark.parametrize("method", ["nearest", "search"])
+@pytest.mark.parametrize("bits", [4, 6, 8])
+def test_integer_scales_cost_little_precision(bits, method):
+    weight = torch.randn(64, 4096, generator=torch.Generator().manual_seed(0))
+    plain = ladder.quantize(weight, "uint4,group=128,scale=float16,zero=midpoint", method=method)
+    for zero in ("midpoint", "integer"):
+        type = f"uint4,group=128,scale=uint{bits},zero={zero},scale2=float32:channel"
+        packed = ladder.quantize(weight, type, method=method)
+        packed.check()
+        limit = 1.15 if bits == 4 else 1.05
+        assert _error(packed, weight) < limit * _error(plain, weight)
+
+
+def test_rows_of_any_size_have_second_scales_of_their_own(weight):
+    sizes = torch.exp2(torch.arange(-60.0, 60.0, 120 / len(weight)).round())[:, None]
+    packed, apart = (ladder.quantize(each, TWO_LEVELS) for each in (weight, weight * sizes))
+    assert tuple(packed.scale2.shape) == (len(weight),)
+    assert torch.equal(apart.qweight, packed.qweight) and torch.equal(apart.scales, packed.scales)
+    assert torch.equal(apart.scale2, packed.scale2 * sizes[:, 0])
+    of_tensor = ladder.quantize(weight * sizes, TWO_LEVELS.replace(":channel", ""))
+    assert not of_tensor.dequantize()[0].any()
+
+
+def test_blocks_too_small_for_an_integer_scale_become_zero_with_a_warning(weight, caplog):
+    weight = weight.clone()
+    weight[3, :32] *= 1e-6
+    with caplog.at_level(logging.WARNING, logger="ladder"):
+        packed = ladder.quantize(weight, TWO_LEVELS)
+    assert not packed.dequantize()[3, :32].any()
+    (said,) = (record.getMessage() for record in caplog.records)
+    least = packed.scale2[3].item()
+    assert said.startswith(f"32 of {weight.numel()} numbers of a weight")
+    assert f'scales of uint4 in type "{packed.type}", {least:.3g} or more, are too large' in said
+
+
+@pytest.mark.parametrize("type", [TWO_LEVELS, "int4,channel,scale=float16,scale2=float32:channel"])
+def test_weights_of_unlike_second_scales_are_joined(type):
+    dense = [torch.randn(n, 256) * 2.0**n for n in (8, 3, 5)]
+    weights = [ladder.quantize(each, type) for each in dense]
+    rows, tensors = [each.shape[0] for each in weights], [each.tensors() for each in weights]
+    assert join_objection(weights[0].type, rows, tensors) == ""
+    whole = join(weights)
+    whole.check()
+    assert torch.equal(whole.scale2, torch.cat([each.scale2 for each in weights]))
+    wanted = torch.cat([each.dequantize() for each in weights])
+    assert torch.equal(whole.dequantize(), wanted)
+    assert whole.narrow_rows(8, 3) == weights[1] and whole.narrow_rows(11, 5) == weights[2]
+    left, right = whole.narrow_columns(0, 128), whole.narrow_columns(128, 128)
+    assert torch.equal(torch.cat((left.dequantize(), right.dequantize()), 1), wanted)
+
+
+def test_blocks_of_one_sign_that_a_type_of_the_other_leaves_nothing_of_are_told(weight, caplog):
+    type = "uint3,group=32,scale=uint4,scale2=float32:channel"
+    with pytest.raises(ladder.InvalidArgument, match="no scale of type .* is better than zero"):
+        ladder.quantize(-weight.abs(), type)
+    weight = weight.abs()
+    weight[3, :32] *= -1
+    with caplog.at_level(logging.WARNING, logger="ladder"):
+        packed = ladder.quantize(weight, type)
+    assert not packed.dequantize()[3, :32].any()
+    (said,) = (record.getMessage() for record in caplog.records)
+    assert said.startswith(f"32 of {weight.numel()} numbers") and "is better than zero" in said
+
+
+def test_codes_that_no_scale_has_are_refused_with_their_place():
+    packed = ladder.quantize(torch.randn(4, 64), TWO_LEVELS)
+    packed.scales[2, 1] = 16
+    with pytest.raises(ladder.InvalidArgument, match=r"scales\[2, 1\] is 16, .* not fit uint4"):
+        packed.check()
+    packed.scales[2, 1] = 15
+    parts = packed.tensors() | {"scale2": torch.ones(1)}
+    with pytest.raises(ladder.InvalidArgument, match=r"scale2 has shape \[1\], not \[4\]"):
+        ladder.Weight(packed.type, packed.shape, **parts).check()
 
 
 @pytest.mark.parametrize("zero", ["none", "midpoint", "integer"])

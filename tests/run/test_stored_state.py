@@ -6,6 +6,7 @@ import io
 import pytest
 import safetensors.torch
 import torch
+from drawn import TWO_LEVELS
 from torch import nn
 
 import ladder
@@ -101,7 +102,23 @@ NOT_FINITE = [
     ("mxfp4", "scales", 0xFF, "nan"),
     ("nvfp4", "scales", 0x7F, "nan"),
     ("nvfp4", "scale2", float("inf"), "inf"),
-]
+    (TWO_LEVELS, "scale2", -float("inf"),
+     "-inf"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("stacked", [False, True])
+def test_scales_that_their_format_has_not_are_refused_by_name(stacked):
+    type = "uint4,group=32,scale=uint3,zero=midpoint,scale2=float32:channel"
+    layer = ladder.Linear(K, N, weight_type=type, bias=False)
+    if stacked:
+        layer = ladder.BatchedLinear(2, K, N, weight_type=type, bias=False)
+    state = {name: part.clone() for name, part in layer.state_dict().items()}
+    place = [size - 1 for size in state["scales"].shape]
+    state["scales"][tuple(place)] = 8
+    with pytest.raises(ladder.InvalidArgument) as refused:
+        layer.load_state_dict(state)
+    assert str(refused.value) == f"scales{place} is 8, which does not fit uint3"
 
 
 @pytest.mark.parametrize("stacked", [False, True])

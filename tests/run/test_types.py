@@ -3,6 +3,7 @@ import math
 
 import pytest
 import torch
+from drawn import TWO_LEVELS
 
 import ladder
 from ladder.types import (
@@ -183,15 +184,50 @@ def test_defaults_complete_an_element_name_and_leave_a_spelling_alone():
 def test_bits_per_weight_of_python_and_the_stored_bytes_agree():
     for text in (
         "uint4,group=32,scale=float16,zero=integer",
+        TWO_LEVELS,
         "mxfp4",
         "nvfp4",
         "int4,tensor,scale=float32",
         "uint8,block=8x32,scale=float32,zero=original",
+        "int8,channel,scale=uint8,scale2=float32",
     ):
         ttype, n, k = parse(text), 64, 256
         packed = ladder.quantize(torch.randn(n, k), ttype, method="nearest")
-        stored = packed.nbytes - (4 if ttype.scale2 else 0)
+        stored = packed.nbytes - (4 if ttype.scale2 and not ttype.scale2_of_rows else 0)
         assert stored * 8 / (n * k) == pytest.approx(ttype.bits_per_weight(n, k))
+
+
+def test_a_second_scale_is_one_for_the_tensor_or_one_for_each_row():
+    of_tensor = parse("uint4,group=32,scale=uint4,scale2=float32:tensor")
+    assert of_tensor == parse("uint4,group=32,scale=uint4,scale2=float32")
+    assert str(of_tensor) == "uint4,group=32,scale=uint4,scale2=float32"
+    of_rows = parse("uint4,group=32,scale=uint4,scale2=float32:channel")
+    assert str(of_rows) == "uint4,group=32,scale=uint4,scale2=float32:channel"
+    assert (of_tensor.scale2_of_rows, of_rows.scale2_of_rows) == (False, True)
+    shapes = [each.scale2_shape(24) for each in (parse("uint4"), of_tensor, of_rows)]
+    assert shapes == [None, (1,), (24,)]
+    with pytest.raises(ladder.InvalidArgument, match="group"):
+        parse("uint4,group=32,scale=uint4,scale2=float32:group")
+
+
+@pytest.mark.parametrize("bits", range(1, 9))
+def test_scales_are_integers_where_there_is_a_second_one(bits):
+    text = f"uint4,group=32,scale=uint{bits}"
+    ttype = parse(f"{text},zero=integer,scale2=float32:channel")
+    assert ttype.has_integer_scales and ttype.scale_dtype == torch.uint8
+    assert not parse("mxfp4").has_integer_scales and not parse("uint4").has_integer_scales
+    with pytest.raises(ladder.InvalidArgument, match="scale2"):
+        parse(text)
+    for refused in (f"{text},scale2=float32,zero=original", f"{text},scale2=float32,zero=rescale",
+                    f"uint4,group=32,scale=int{max(bits, 2)},scale2=float32"):  # fmt: skip
+        with pytest.raises(ladder.InvalidArgument):
+            parse(refused)
+
+
+def test_rows_that_share_scales_have_no_second_scales_of_their_own():
+    for block in ("tensor", "block=8x32"):
+        with pytest.raises(ladder.InvalidArgument, match="scale2 of each row"):
+            parse(f"uint4,{block},scale=float16,scale2=float32:channel")
 
 
 def test_with_zero_changes_the_kind_of_zero_points_whatever_the_spelling_leaves_out():
@@ -217,3 +253,5 @@ def test_single_rows_keep_every_other_field():
     }
     for text, expected in single.items():
         assert str(parse(text).of_single_rows()) == expected
+    stored = parse(TWO_LEVELS).with_stored_zeros()
+    assert str(stored) == TWO_LEVELS.replace("midpoint", "integer")

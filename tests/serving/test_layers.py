@@ -8,7 +8,7 @@ import contextlib
 
 import pytest
 import torch
-from drawn import KINDS, generator, stored_types
+from drawn import KINDS, TWO_LEVELS, generator, stored_types
 from layers import (
     FUSED,
     SHAPES,
@@ -154,11 +154,25 @@ def test_each_part_of_a_layer_has_a_scale2_of_its_own(name, tmp_path):
     check(stored, name, tmp_path)
 
 
+@pytest.mark.parametrize("name", ("qkv_proj", "gate_up_proj"))
+def test_second_scales_of_rows_do_not_keep_the_parts_of_a_layer_apart(name, tmp_path):
+    stored = Stored.drawn(dict.fromkeys(parts_of(name), TWO_LEVELS))
+    for at, module in enumerate(parts_of(name)):
+        stored.weights[module].scale2.mul_(2.0**at)
+    check(stored, name, tmp_path)
+    tensors = stored.tensors()
+    layer = serve(name, write(tmp_path, tensors, stored.config()), tensors)
+    (one,) = layer.quant_method.runs
+    assert one.n == _rows(name)
+
+
 @pytest.mark.parametrize(
     "types",
     [
         ("uint4,group=32,scale=float16,zero=midpoint", "nvfp4", "uint2,group=64,scale=bfloat16"),
         ("uint3,group=32,scale=float16", "uint3,group=64,scale=float16", "int8,channel"),
+        (TWO_LEVELS, "nvfp4", TWO_LEVELS),
+        (TWO_LEVELS, "dense", "mxfp4"),
         ("mxfp4", "dense", "mxfp4"),
         ("dense", ZEROS, ZEROS),
         ("int4,tensor,scale=float16", "int4,tensor,scale=float16", "dense"),

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from drawn import TWO_LEVELS
 from layers import (
     HEAD,
     KV_HEADS,
@@ -36,6 +37,7 @@ TYPES = (
     "nf4,group=64,scale=float16",
     "mxfp4",
     "nvfp4",
+    TWO_LEVELS,
 )
 MIXED = ("uint4,group=32,scale=float16,zero=integer", "nvfp4", "uint2,group=64,scale=bfloat16")
 ROW_CUT = ("o_proj", "down_proj")

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from drawn import TWO_LEVELS
 from layers import (
     Stored,
     activations,
@@ -34,6 +35,7 @@ MIXED = (ZEROS, "nvfp4", "uint2,group=64,scale=bfloat16")
         (ZEROS, "zeros"),
         (ZEROS, "g_idx"),
         ("nvfp4", "scale2"),
+        (TWO_LEVELS, "scale2"),
         ("uint4,group=32,scale=float16,zero=original", "zeros"),
     ],
 )
@@ -92,8 +94,8 @@ def test_a_scale_that_is_not_finite_is_named(tmp_path):
 @pytest.mark.parametrize(
     "types, act_order",
     [((ZEROS, ZEROS, ZEROS), False), (("nvfp4",) * 3, False), (MIXED, False),
-     ((ZEROS, ZEROS, ZEROS), True), (("dense", ZEROS, ZEROS), False)],
-    ids=("uint4", "nvfp4", "mixed", "act-order", "with dense"),
+     ((TWO_LEVELS,) * 3, False), ((ZEROS, ZEROS, ZEROS), True), (("dense", ZEROS, ZEROS), False)],
+    ids=("uint4", "nvfp4", "mixed", "two levels", "act-order", "with dense"),
 )  # fmt: skip
 @pytest.mark.parametrize("bias", (False, True), ids=("plain", "bias"))
 def test_weights_that_come_again_take_the_place_of_the_first(types, act_order, bias, tmp_path):

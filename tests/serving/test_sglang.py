@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import foreign
 import pytest
 import torch
-from drawn import KINDS, generator, stored_types
+from drawn import KINDS, TWO_LEVELS, generator, stored_types
 from layers import (
     FUSED,
     SHAPES,
@@ -97,7 +97,7 @@ def test_a_fused_layer_of_each_type_is_exact(type, tmp_path):
 
 @pytest.mark.parametrize("bias", (False, True), ids=("plain", "bias"))
 @pytest.mark.parametrize("name", LAYERS)
-@pytest.mark.parametrize("type", ("nvfp4", ZEROS))
+@pytest.mark.parametrize("type", ("nvfp4", TWO_LEVELS, ZEROS))
 def test_each_layer_is_exact(type, name, bias, tmp_path):
     check(Stored.drawn(dict.fromkeys(parts_of(name), type), bias=bias), name, tmp_path)
 
@@ -356,7 +356,7 @@ def joined(stored, parts):
     return {name: torch.cat([each[name] for each in tensors]) for name in tensors[0]}
 
 
-@pytest.mark.parametrize("type", (ZEROS, "mxfp4", "uint3,channel,scale=float16"))
+@pytest.mark.parametrize("type", (ZEROS, "mxfp4", "uint3,channel,scale=float16", TWO_LEVELS))
 def test_modules_that_a_loader_joins_are_one_layer(type, tmp_path):
     """As DeepSeek's does with q_a and kv_a."""
     from sglang.srt.layers.linear import ReplicatedLinear

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ladder import ops
 from ladder.nn.packed import OF_X
-from ladder.types import TType
+from ladder.types import Element, TType, element
 
 #: Up to this magnitude values are drawn, about: sums of some thousand fit float16.
 _LARGEST = 0.08
@@ -24,23 +24,36 @@ def fill(values: Tensor, kind: str, ttype: TType | None) -> None:
     if kind == "g_idx":
         columns = torch.arange(values.numel(), device=values.device)
         values.copy_(columns // ((ttype and ttype.columns) or values.numel()))
-    elif kind in OF_X or kind == "scale2":
-        # As of files that are made for engines, the second scale is the same in all parts.
+    elif kind in OF_X:
         values.fill_(1)
+    elif kind == "scale2":
+        # As of files that are made for engines, the second scale is the same in all parts.
+        values.fill_(_second_scale(ttype))
     elif kind == "scales" and values.is_floating_point() and ttype is not None:
-        codes = ttype.element.values
-        most = _LARGEST / float(codes[codes.isfinite()].abs().max())
+        most = _LARGEST / _largest(ttype.element)
         values.uniform_(-most, most)
     elif values.is_floating_point():
         values.uniform_(-0.01, 0.01)
     elif kind == "zeros" and ttype is not None and ttype.zero == "integer":
         values.random_(0, 1 << ttype.bits)
+    elif kind == "scales" and ttype is not None and ttype.has_integer_scales:
+        values.random_(1, 1 << element(str(ttype.scale)).bits)
     elif kind == "scales":  # codes of 2**-8, or so
         values.fill_(119 if ttype is not None and ttype.scale == "e8m0" else 8)
     else:
         values.random_(-(2**31), 2**31 - 1)
         if ttype is not None and kind == "qweight" and not ttype.element.values.isfinite().all():
             values.copy_(_finite_codes(values, ttype))
+
+
+def _largest(format: Element) -> float:
+    return float(format.values[format.values.isfinite()].abs().max())
+
+
+def _second_scale(ttype: TType | None) -> float:
+    if ttype is None or not ttype.has_integer_scales:
+        return 1.0
+    return _LARGEST / (_largest(ttype.element) * _largest(element(str(ttype.scale))))
 
 
 def _finite_codes(words: Tensor, ttype: TType) -> Tensor:

@@ -88,9 +88,9 @@ def finish(
 ) -> tuple[Run, ...]:
     """Replace the parameters that ``room`` made on ``layer`` by those that kernels read.
 
-    Rows of equal types, activation types, static scales of x, scale2 and order of columns become
-    one run. The canonical codes are let go as soon as there is an image: peak memory is that of one
-    layer more.
+    Rows of equal types, activation types, static scales of x and order of columns, and of one
+    scale2 where all rows have one, become one run. The canonical codes are let go as soon as there
+    is an image: peak memory is that of one layer more.
 
     Args:
         dtype: of activations.
@@ -297,14 +297,16 @@ class Lookup:
     run: Run
     k: int
     block: int  #: rows that share a scale; 0: all
+    second: bool  #: rows have a second scale of their own
     type: str  #: of single rows, each with its scale
     dtype: torch.dtype
 
     @classmethod
     def of(cls, run: Run, k: int, dtype: torch.dtype) -> Lookup:
-        block = parse(run.type).rows
-        of_rows = run.type if block < 2 else str(parse(run.type).of_single_rows())
-        return cls(run, k, block, of_rows, dtype)
+        ttype = parse(run.type)
+        block, second = ttype.rows, ttype.scale2_of_rows
+        of_rows = run.type if block < 2 else str(ttype.of_single_rows())
+        return cls(run, k, block, second, of_rows, dtype)
 
     def __call__(self, layer: nn.Module, ids: Tensor) -> Tensor:
         """[*ids.shape, k]."""
@@ -312,7 +314,7 @@ class Lookup:
         taken: dict[str, Tensor] = {}
         for part in self.run.parts:
             whole = getattr(layer, f"{part}{self.run.suffix}")
-            if part == "qweight":
+            if part == "qweight" or (part == "scale2" and self.second):
                 taken[part] = whole[rows]
             elif part in ("scales", "zeros") and self.block:
                 taken[part] = whole[rows // self.block]

@@ -24,8 +24,9 @@ from ladder.nn.packed import OF_X
 from ladder.types import TType
 from ladder.weight import Weight, in_order, needs_single_rows
 
-#: Parts of which a layer has one for each module, not one for each row.
-_OF_MODULE = ("scale2", "g_idx", *OF_X)
+#: Parts of which a layer has one for each module, not one for each row; a second scale, too, unless
+#: rows have their own.
+_OF_MODULE = ("g_idx", *OF_X)
 
 
 class Room:
@@ -138,6 +139,8 @@ class Room:
         if kind in _OF_MODULE:
             return True
         types = {self.module(i).type for i in range(len(self.rows))}
+        if kind == "scale2":  # [1] and [N] lie behind each other
+            return not any(t is not None and t.scale2_of_rows for t in types)
         of_tensor = any(t is not None and t.rows == 0 for t in types)
         return kind in ("scales", "zeros") and of_tensor and len(types) == 1
 
