@@ -171,7 +171,18 @@ class TType:
         """The same with blocks of one row: a row taken by itself has a scale of its own."""
         return self if self.rows == 1 else self._with(rows=1)
 
-    def _with(self, *, rows: int | None = None, zero: str | None = None) -> TType:
+    def with_second_scales_of_rows(self) -> TType:
+        """The same with a second scale for each row where it has one for the tensor. Raises
+        InvalidArgument where rows share scales."""
+        return self if self.scale2 is None else self._with(scale2_of_rows=True)
+
+    def _with(
+        self,
+        *,
+        rows: int | None = None,
+        zero: str | None = None,
+        scale2_of_rows: bool | None = None,
+    ) -> TType:
         """The same but for what is given. Every field is spelled out: a canonical spelling leaves
         out what is the default, and a named type takes no further field."""
         rows = self.rows if rows is None else rows
@@ -180,7 +191,8 @@ class TType:
         else:
             block = f"block={rows}x{self.columns}" if rows else "tensor"
         fields = [self.element.name, block, f"zero={self.zero if zero is None else zero}"]
-        scale2 = f"{self.scale2}:channel" if self.scale2_of_rows else self.scale2
+        of_rows = self.scale2_of_rows if scale2_of_rows is None else scale2_of_rows
+        scale2 = f"{self.scale2}:channel" if of_rows else self.scale2
         scales = (("scale", self.scale), ("scale2", scale2))
         return parse(",".join(fields + [f"{key}={name}" for key, name in scales if name]))
 

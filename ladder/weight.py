@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -136,6 +136,15 @@ class Weight:
         zeros = self.qweight.new_full(shape, 1 << (ttype.bits - 1), dtype=torch.uint8)
         return Weight(ttype, self.shape, **self.tensors(), zeros=zeros)
 
+    def with_second_scales_of_rows(self) -> Weight:
+        """The same weight with its second scale repeated for each row: its type is
+        :meth:`TType.with_second_scales_of_rows`."""
+        ttype = self.type.with_second_scales_of_rows()
+        if ttype == self.type or self.scale2 is None:
+            return self
+        of_rows = self.scale2.expand(self.shape[0]).contiguous()
+        return Weight(ttype, self.shape, **self.tensors() | {"scale2": of_rows})
+
     def narrow_rows(self, start: int, length: int) -> Weight:
         """Rows [start, start + length): what one rank of column-parallel tensor parallelism holds.
 
@@ -222,6 +231,18 @@ def parts_of_rows(type: TType) -> tuple[str, ...]:
     belong to all rows."""
     scales = ("scales", "zeros") if type.rows else ()
     return (*scales, "scale2") if type.scale2_of_rows else scales
+
+
+def need_second_scales_of_rows(groups: Iterable[Sequence[Weight]]) -> bool:
+    """Whether weights of one type, each group of which is to be one weight row below row, need
+    second scales for each row (:meth:`Weight.with_second_scales_of_rows`): those of whole tensors
+    differ within a group."""
+    for first, *others in groups:
+        if first.scale2 is None or first.type.scale2_of_rows or first.type.rows != 1:
+            return False
+        if not all(torch.equal(first.scale2, cast(Tensor, other.scale2)) for other in others):
+            return True
+    return False
 
 
 def join_objection(

@@ -65,7 +65,7 @@ def calls_of(
 
 def random_images(count: int, number: int, bits: int, source: torch.Generator) -> Tensor:
     """[count, words] images to measure with, on the device of ``source``: random codes, scales as
-    weights have them, zeros within the codes, random orders of columns."""
+    weights have them, zeros and integer scales within the codes, random orders of columns."""
     layout = parts(number)
     images = torch.empty((count, layout.words), dtype=torch.int32, device=source.device)
     images.random_(-(2**31), 2**31 - 1, generator=source)

@@ -40,6 +40,15 @@ def nvfp4(n, k, seed):
     return compressed(n, k, form="nvfp4-pack-quantized", group=16, seed=seed)
 
 
+def nvfp4_apart(n, k, seed, name):
+    """Gate and up of an expert have global scales of their own."""
+    truth = nvfp4(n, k, seed)
+    if re.search(r"(w3|up_proj)$", name):
+        truth.tensors["weight_global_scale"] *= 2
+        truth.scales = truth.scales / 2
+    return truth
+
+
 def w4afp8(n, k, seed, name):
     return w4afp8_expert(n, k, seed=seed) if "experts" in name else fp8(n, k, seed=seed)
 
@@ -63,6 +72,7 @@ FORMATS = {
         compressed_settings(bits=8, form="int-quantized", group=-1),
     ),
     "nvfp4": (nvfp4, compressed_settings(form="nvfp4-pack-quantized", group=16)),
+    "nvfp4 apart": (nvfp4_apart, compressed_settings(form="nvfp4-pack-quantized", group=16)),
     "fp8 blocks": (
         lambda n, k, seed: fp8(n, k, kind="small blocks", seed=seed),
         fp8_settings("small blocks"),

@@ -8,8 +8,6 @@ import shutil
 import pytest
 import torch
 from checkpoint_oracle import (
-    compressed,
-    compressed_settings,
     gptq,
     modelopt,
     modelopt_settings,
@@ -170,16 +168,3 @@ def test_stacks_with_a_damaged_order_are_refused(unpacked_folder, tmp_path):
     edit_tensors(tmp_path / "saved", too_short)
     with pytest.raises(CheckpointError, match=r"down.g_idx has shape \[\d, 8\], not"):
         load(tmp_path / "saved")
-
-
-def test_gate_and_up_with_two_global_scales_are_refused(unpacked_folder, tmp_path):
-    def draw(n, k, seed, name):
-        truth = compressed(n, k, form="nvfp4-pack-quantized", group=16, seed=seed)
-        if re.search(r"(w3|up_proj)$", name):
-            truth.tensors["weight_global_scale"] *= 2
-        return truth
-
-    settings = compressed_settings(form="nvfp4-pack-quantized", group=16)
-    folder = packed(unpacked_folder, tmp_path, draw, settings)
-    with enable(), pytest.raises(Unsupported, match="cannot be one product: scale2 differ"):
-        load(folder)

@@ -117,6 +117,16 @@ def test_unmodified_checkpoints_of_other_packages(kind, how, tmp_path):
     check(stored, served(stored, tmp_path))
 
 
+def test_gate_and_up_may_have_second_scales_of_their_own(tmp_path):
+    """Of one expert: all of a layer have one type."""
+    stored = Others(foreign.modelopt, algorithm="NVFP4", exponent=-4)
+    truth = stored.stored.layers[f"{PREFIX}.1.up_proj"]
+    truth.tensors["weight_scale_2"] = truth.tensors["weight_scale_2"] * 4
+    truth.scales = truth.scales * 4
+    model = served(stored, tmp_path)
+    check(stored, model)
+
+
 def test_logits_in_padded_rows_reach_the_kernels_of_the_router_without_padding(tmp_path):
     """As torch.compile hands them on; those kernels do not ask for strides."""
     router = served(Stacks(ZEROS), tmp_path).get_submodule(PREFIX).router

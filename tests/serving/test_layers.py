@@ -152,6 +152,9 @@ def test_each_part_of_a_layer_has_a_scale2_of_its_own(name, tmp_path):
     for at, module in enumerate(parts_of(name)):
         stored.weights[module].scale2.fill_(2.0**at)
     check(stored, name, tmp_path)
+    tensors = stored.tensors()
+    (one,) = serve(name, write(tmp_path, tensors, stored.config()), tensors).quant_method.runs
+    assert one.type.endswith("scale2=float32:channel")
 
 
 @pytest.mark.parametrize("name", ("qkv_proj", "gate_up_proj"))

@@ -23,7 +23,14 @@ from ladder.nn.pre_scale import scaled, told
 from ladder.ops.activations import format_of_x
 from ladder.ops.gating import Gating
 from ladder.types import parse
-from ladder.weight import PARTS, Weight, in_order, join, join_objection
+from ladder.weight import (
+    PARTS,
+    Weight,
+    in_order,
+    join,
+    join_objection,
+    need_second_scales_of_rows,
+)
 
 _log = logging.getLogger("ladder")
 _ops = torch.ops.ladder
@@ -88,9 +95,9 @@ def finish(
 ) -> tuple[Run, ...]:
     """Replace the parameters that ``room`` made on ``layer`` by those that kernels read.
 
-    Rows of equal types, activation types, static scales of x and order of columns, and of one
-    scale2 where all rows have one, become one run. The canonical codes are let go as soon as there
-    is an image: peak memory is that of one layer more.
+    Rows of equal types, activation types, static scales of x and order of columns become one run;
+    second scales of whole tensors that differ become those of rows. The canonical codes are let go
+    as soon as there is an image: peak memory is that of one layer more.
 
     Args:
         dtype: of activations.
@@ -113,7 +120,8 @@ def finish(
     parts = range(len(room.rows))
     weights = [room.weight(layer, part) for part in parts]
     wanted = [_wish(room, layer, part) if rounds else Wish() for part in parts]
-    groups = _groups([_settled(w) if isinstance(w, Weight) else w for w in weights], wanted)
+    settled = [_settled(w) if isinstance(w, Weight) else w for w in weights]
+    groups = _groups(_with_alike_second_scales(settled), wanted)
     for name in room.names():
         delattr(layer, name)
     del weights
@@ -174,6 +182,22 @@ def _settled(weight: Weight) -> Weight:
     if "g_idx" in parts and in_order(parts["g_idx"], ttype):
         del parts["g_idx"]
     return Weight(ttype, weight.shape, **parts)
+
+
+def _with_alike_second_scales(weights: list[Weight | Tensor]) -> list[Weight | Tensor]:
+    """Parts of one type whose second scales, of whole tensors, differ have them for each row
+    instead: files that were quantised part by part are one launch, too."""
+    found: dict[str, list[Weight]] = {}
+    for each in weights:
+        if isinstance(each, Weight):
+            found.setdefault(str(each.type), []).append(each)
+    apart = {text for text, of in found.items() if need_second_scales_of_rows([of])}
+    return [
+        each.with_second_scales_of_rows()
+        if isinstance(each, Weight) and str(each.type) in apart
+        else each
+        for each in weights
+    ]
 
 
 def _groups(rows: list[Weight | Tensor], wanted: list[Wish]) -> list[tuple[list[Any], Wish]]:

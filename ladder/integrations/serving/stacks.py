@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +19,13 @@ from torch import Tensor, nn
 from ladder.errors import CheckpointError, Unsupported
 from ladder.integrations.serving.loading import Room
 from ladder.integrations.serving.ranks import Rows
-from ladder.weight import Weight, in_order, join, join_objection
+from ladder.weight import (
+    Weight,
+    in_order,
+    join,
+    join_objection,
+    need_second_scales_of_rows,
+)
 
 #: The part of a product that a tensor of one expert is, by the engines' names of shards.
 SHARDS = {"w1": 0, "w3": 1, "w2": 0, None: None}
@@ -135,10 +141,10 @@ class StackRoom:
             Unsupported: parts that cannot be one weight.
         """
         weights = []
-        for place, room in enumerate(self.rooms):
-            holder = self._of(layer, place)
-            parts = [room.weight(holder, part) for part in range(len(room.rows))]
-            assert all(isinstance(each, Weight) for each in parts)
+        every = [self._parts(layer, place) for place in range(len(self.rooms))]
+        if need_second_scales_of_rows(every):
+            every = [[part.with_second_scales_of_rows() for part in parts] for parts in every]
+        for room, parts in zip(self.rooms, every, strict=True):
             rows, tensors = [w.shape[0] for w in parts], [w.tensors() for w in parts]
             if why := join_objection(parts[0].type, rows, tensors):
                 names = " and ".join(dict.fromkeys(m.name for m in room.modules))
@@ -148,6 +154,12 @@ class StackRoom:
         for name in self.names():
             delattr(layer, name)
         return _settled(weights)
+
+    def _parts(self, layer: nn.Module, place: int) -> list[Weight]:
+        room, holder = self.rooms[place], self._of(layer, place)
+        parts = [room.weight(holder, part) for part in range(len(room.rows))]
+        assert all(isinstance(each, Weight) for each in parts)
+        return cast(list[Weight], parts)
 
     def _of(self, layer: nn.Module, place: int) -> Any:
         """Something whose attributes are the parameters of one expert."""

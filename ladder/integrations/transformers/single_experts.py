@@ -26,7 +26,13 @@ from ladder.nn.experts import Experts
 from ladder.nn.linear import Linear
 from ladder.nn.mixtures import mixtures
 from ladder.nn.stack import PackedStack
-from ladder.weight import Weight, join, join_objection, needs_single_rows
+from ladder.weight import (
+    Weight,
+    join,
+    join_objection,
+    need_second_scales_of_rows,
+    needs_single_rows,
+)
 
 _PROJECTION = re.compile(r"(?P<experts>.+)\.(?P<number>\d+)\.(?P<projection>[^.]+)")
 
@@ -150,9 +156,12 @@ class SingleExperts(nn.Module):
                     f"{self.stored}.{name} is {weight.type}, and {self.stored}.{first} "
                     f"{like.type}: the experts of a layer need one type for each product"
                 )
-        if len({weight.type for weight in weights.values()}) == 1:
+        if len({weight.type for weight in weights.values()}) > 1:
+            weights = {name: weight.with_stored_zeros() for name, weight in weights.items()}
+        joined = ([weights[name] for name in names] for names in self._by_expert(stack))
+        if not need_second_scales_of_rows(joined):
             return weights
-        return {name: weight.with_stored_zeros() for name, weight in weights.items()}
+        return {name: weight.with_second_scales_of_rows() for name, weight in weights.items()}
 
     def _weight(self, name: str) -> Weight:
         where, layer = f"{self.stored}.{name}", self.get_submodule(name)
