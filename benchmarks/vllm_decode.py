@@ -31,6 +31,8 @@ Sequences of random weights that take the likeliest token come to say the same f
 of vLLM's dummies choose the same experts for every token. So tokens of mixtures are drawn
 (``--temperature`` 1, else 0; ``last_tokens_32`` in the JSON says how many different ones 32
 sequences ended with), and embeddings and biases of routers are such that tokens differ.
+``experts_of_32`` says how many experts of a layer 32 tokens choose, on average, and how many of
+the 32 choose one expert at most, by routers that are watched once all is timed.
 
 With two numbers of layers the rest of the model is the difference: the table then has the time of
 all layers of the shape, extrapolated, and says so.
@@ -217,7 +219,7 @@ def child(options: argparse.Namespace) -> None:
     packing = _time_packing() if engine.startswith("ladder") else lambda: 0.0
     from vllm import LLM, SamplingParams
 
-    _fill_dummies(_is_mixture(options.shape))
+    models = _fill_dummies(_is_mixture(options.shape))
     extra = {}
     if _is_gpt_oss(options.shape) and engine.startswith("mxfp4:"):
         extra["moe_backend"] = engine.partition(":")[2]
@@ -269,20 +271,29 @@ def child(options: argparse.Namespace) -> None:
     for length in _numbers(options.profile_prefill):
         out[f"profile_prefill_{length}"] = profile(lambda n=length: seconds(1, n, 1), host=True)
         print("RESULT", json.dumps(out), flush=True)
+    if _is_mixture(options.shape) and options.ranks == 1:
+        top = SHAPES[options.shape]["num_experts_per_tok"]
+        out["experts_of_32"] = _experts_of_32(models[0], top, lambda: seconds(1, 256, 1))
+        print("RESULT", json.dumps(out), flush=True)
 
 
-def _fill_dummies(mixture: bool) -> None:
+def _fill_dummies(mixture: bool) -> list[Any]:
     """Have vLLM's dummy weights be random where they are codes, too, and those of a mixture such
     that its experts are chosen by tokens: all dummies are of one size, so that the biases of a
-    router outweigh what a token says, and those of experts what its embedding does."""
-    from vllm.model_executor.model_loader import dummy_loader
+    router outweigh what a token says, and those of experts what its embedding does. Models that
+    are loaded come into the list."""
+    from vllm.model_executor.model_loader.dummy_loader import DummyModelLoader
 
-    theirs = dummy_loader.initialize_dummy_weights
+    models: list[Any] = []
+    theirs = DummyModelLoader.load_weights
 
-    def initialize(model: Any, *rest: Any, **more: Any) -> None:
+    # Not initialize_dummy_weights: vLLM 0.26 calls it for the model and then for each module of it,
+    # where names are short, and what was filled by its whole name is a dummy once more.
+    def load_weights(self: Any, model: Any, *rest: Any, **more: Any) -> None:
         import torch
 
-        theirs(model, *rest, **more)
+        theirs(self, model, *rest, **more)
+        models.append(model)
         for name, tensor in model.state_dict().items():
             last = name.rpartition(".")[2]
             if mixture and name.endswith("router.bias"):
@@ -296,7 +307,28 @@ def _fill_dummies(mixture: bool) -> None:
             elif last.endswith(("weight", "qweight", "weight_packed")):
                 tensor.view(torch.uint8).random_()
 
-    dummy_loader.initialize_dummy_weights = initialize
+    DummyModelLoader.load_weights = load_weights
+    return models
+
+
+def _experts_of_32(model: Any, top: int, run: Callable[[], Any]) -> list[float]:
+    """Of 32 tokens one behind the other: how many experts they choose, the mean over layers, and
+    how many of them choose one expert at most. ``run`` gives the model more tokens than its graphs
+    have; from then on it runs uncompiled."""
+    chosen: list[Any] = []
+
+    def watch(module: Any, inputs: Any, output: Any) -> None:
+        logits = output[0] if isinstance(output, tuple) else output
+        chosen.append(logits.float().topk(top).indices.cpu())
+
+    for name, module in model.named_modules():
+        if hasattr(module, "do_not_compile"):
+            module.do_not_compile = True
+        if name.endswith(("mlp.router", "mlp.gate")):
+            module.register_forward_hook(watch)
+    run()
+    loads = [part.flatten().bincount() for layer in chosen for part in layer.split(32)]
+    return [sum(int((n > 0).sum()) for n in loads) / len(loads), max(int(n.max()) for n in loads)]
 
 
 def _time_packing() -> Any:
