@@ -87,10 +87,10 @@ inline Parts of_processor(const std::vector<float>& weight, std::int64_t n, std:
 class QuantizeDevice {
  public:
   explicit QuantizeDevice(const std::vector<std::string>& types) {
-    std::vector<Source> sources{{cuda::measure_source(), "measure"},
-                                {cuda::measure_rows_source(), "measure_rows"}};
+    std::vector<Source> sources{{cuda::measure_source(), "measure"}};
     for (int bits = 1; bits <= 8; ++bits)
       sources.push_back({cuda::pack_rows_source(bits), "pack_rows"});
+    sources.push_back({cuda::measure_rows_source(), "measure_rows"});
     for (const std::string& text : types) {
       const TType& type = ttype(text);
       first_.push_back(sources.size());
@@ -128,7 +128,7 @@ class QuantizeDevice {
     if (type.scale2_of_rows) {
       auto rows = height, columns = width;
       void* parameters[] = {from.data(), found.data(), &rows, &columns};
-      run_kernel(1, (height + 7) / 8, 256, parameters);
+      run_kernel(kMeasureRows, (height + 7) / 8, 256, parameters);
     } else {
       std::memcpy(found.data(), &largest, 4);
     }
@@ -154,6 +154,8 @@ class QuantizeDevice {
   }
 
  private:
+  static constexpr std::size_t kMeasureRows = 9;  // behind pack_rows() of 1 to 8 bits
+
   struct Stores {
     void *codes, *scales, *zeros, *scale2;
   };

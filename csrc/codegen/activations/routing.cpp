@@ -107,6 +107,10 @@ gated(const Piece* __restrict__ x, Piece* __restrict__ y, u32 rows, u32 pieces, 
 }
 )";
 
+// Choices of a token that are asked for together: first their places and weights, then their rows.
+// One after the other each waits for memory twice.
+constexpr int kAtOnce = 4;
+
 constexpr std::string_view kCombine = R"(
 extern "C" __global__ void __launch_bounds__(THREADS)
 combine(const Piece* __restrict__ rows, const u32* __restrict__ places,
@@ -117,13 +121,26 @@ combine(const Piece* __restrict__ rows, const u32* __restrict__ places,
   if (column >= pieces) return;
   for (u32 token = blockIdx.y; token < tokens; token += BLOCKS_Y) {
     float sums[OF_PIECE] = {};
-    for (u32 j = 0; j < of_token; ++j) {
-      const u32 choice = token * of_token + j, place = places[choice];
-      if (place == 0xffffffffu) continue;
-      const float weight = VALUE;
-      const Piece row = rows[(u64)place * pieces + column];
+    for (u32 first = 0; first < of_token; first += AT_ONCE) {
+      u32 place[AT_ONCE];
+      float weight[AT_ONCE];
+      Piece row[AT_ONCE];
 #pragma unroll
-      for (u32 i = 0; i < OF_PIECE; ++i) sums[i] += weight * low_TYPE(row.v[i]);
+      for (u32 j = 0; j < AT_ONCE; ++j) {
+        const u32 choice = token * of_token + first + j;
+        place[j] = 0xffffffffu, weight[j] = 0.0f;
+        if (first + j < of_token) place[j] = places[choice], weight[j] = VALUE;
+      }
+#pragma unroll
+      for (u32 j = 0; j < AT_ONCE; ++j) {
+        if (place[j] != 0xffffffffu) row[j] = rows[(u64)place[j] * pieces + column];
+      }
+#pragma unroll
+      for (u32 j = 0; j < AT_ONCE; ++j) {
+        if (place[j] == 0xffffffffu) continue;
+#pragma unroll
+        for (u32 i = 0; i < OF_PIECE; ++i) sums[i] += weight[j] * low_TYPE(row[j].v[i]);
+      }
     }
     Piece out;
 #pragma unroll
@@ -150,6 +167,7 @@ std::string source(std::string_view kernel, RowKind rows, const Words& words, Sc
                   {"GATE_COLUMN", rows.alternating ? "2 * column" : "column"},
                   {"UP_BEHIND", rows.alternating ? "1" : "pieces"},
                   {"OF_PIECE", rows.whole ? "8" : "1"},
+                  {"AT_ONCE", joined(kAtOnce)},
                   {"BEGIN", rows.dependent ? "dependent_wait();\n  dependent_launch();" : ""},
                   {"BLOCKS_X", std::string(words.blocks_x)},
                   {"BLOCKS_Y", std::string(words.blocks_y)},
