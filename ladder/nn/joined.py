@@ -10,7 +10,7 @@ import torch
 
 from ladder.nn.linear import Linear
 from ladder.nn.pre_scale import told
-from ladder.weight import PARTS, join, join_objection
+from ladder.weight import PARTS, join, join_objection, need_second_scales_of_rows
 
 
 def objection(layers: Sequence[Linear]) -> str:
@@ -27,8 +27,11 @@ def objection(layers: Sequence[Linear]) -> str:
         values = [of(layer) for layer in layers]
         if any(value != values[0] for value in values):
             return f"{what} differ: " + ", ".join(map(str, dict.fromkeys(values)))
-    parts = [{name: getattr(layer, name) for name in _SMALL} for layer in layers]
-    return join_objection(first.weight_type, [layer.out_features for layer in layers], parts)
+    ttype = first.weight_type
+    # Second scales of whole tensors become those of rows where they differ.
+    asked = [name for name in _SMALL if name != "scale2" or ttype.rows != 1]
+    parts = [{name: getattr(layer, name) for name in asked} for layer in layers]
+    return join_objection(ttype, [layer.out_features for layer in layers], parts)
 
 
 #: Parts but the codes, which may be in an image.
@@ -50,14 +53,18 @@ _SAME: dict[str, Callable[[Linear], Any]] = {
 
 def joined(layers: Sequence[Linear], kind: type[Linear] = Linear) -> Any:
     """A layer of ``kind`` with the rows of ``layers``, one after the other, of which there is no
-    :func:`objection`. Nothing is shared with them but what is one for all rows."""
+    :func:`objection`. Nothing is shared with them but what is one for all rows. Its type has second
+    scales for each row where theirs, of whole tensors, differ."""
     first = layers[0]
     bias = None
     if first.bias is not None:
         biases: list[Any] = [layer.bias for layer in layers]
         bias = torch.cat([each.detach() for each in biases])
+    weights = [layer.packed_weight for layer in layers]
+    if need_second_scales_of_rows([weights]):
+        weights = [weight.with_second_scales_of_rows() for weight in weights]
     linear = kind.from_weight(
-        join([layer.packed_weight for layer in layers]),
+        join(weights),
         bias,
         activation_type=first.activation_type,
     )

@@ -66,10 +66,11 @@ class MergedWeight:
 
     def adopt(self) -> None:
         """Let the layers have their parts of the whole, and nothing beside it."""
-        start, all_rows, ttype = 0, sum(self.sizes), self.linear.weight_type
+        start, all_rows = 0, sum(self.sizes)
         for index, (layer, size) in enumerate(zip(self.layers, self.sizes, strict=True)):
             Linear._set_image(layer, None, 0)
             layer.register_buffer("qweight", None)
+            ttype = layer.weight_type
             for name in parts_of_rows(ttype):
                 whole = getattr(self.linear, name)
                 part = None if whole is None else rows_of(name, whole, ttype, start, size, all_rows)

@@ -16,8 +16,6 @@ from ladder.ops.gating import Gating
 
 pytestmark = MARKS
 H, WIDE = 256, 104  # rows of gate and up end within a block of 64
-#: Types whose second scale is one for gate and up.
-PLAIN = tuple(type for type in TYPES if type != "nvfp4")
 
 
 def module(type, gating=None, bias=False):
@@ -33,7 +31,7 @@ def module(type, gating=None, bias=False):
 
 
 @pytest.mark.parametrize("dtype", HALVES)
-@pytest.mark.parametrize("type", PLAIN)
+@pytest.mark.parametrize("type", TYPES)
 @pytest.mark.parametrize("bias", [False, True])
 def test_the_product_of_gate_and_up_is_rounded_once(type, dtype, bias):
     mlp, values = module(type, bias=bias)

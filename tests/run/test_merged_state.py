@@ -115,7 +115,6 @@ OBJECTIONS = {
     "dtypes of biases differ": lambda: (packed(16), packed(16, bias=False)),
     "meta device": lambda: (packed(16), packed(16).to("meta")),
     "not ladder.Linear": lambda: (packed(16), nn.Linear(K, 16)),
-    "scale2 differ": lambda: (packed(16, type="nvfp4"), packed(16, type="nvfp4")),
     "blocks of 32 rows would be cut: the layers have 16, 32 rows": lambda: (
         packed(16, type="int4,block=32x32,scale=float16"),
         packed(32, type="int4,block=32x32,scale=float16"),
@@ -143,6 +142,25 @@ def test_one_scale_of_all_rows_is_merged_where_it_is_the_same():
     assert objection(block.layers()) == ""
     with torch.no_grad():
         assert torch.equal(merged(block)[0](x), apart(x)) and same_state(block, apart)
+    ladder.unoptimize(block)
+    assert same_state(block, apart)
+
+
+def test_second_scales_of_tensors_become_those_of_rows_where_they_differ():
+    block = Block(type="nvfp4")
+    block.k.scale2.mul_(4)
+    apart, x = copy.deepcopy(block), drawn()
+    assert objection(block.layers()) == ""
+    joined, products = merged(block)
+    with torch.no_grad():
+        assert torch.equal(joined(x), apart(x)) and len(products) == 1
+    assert str(block.q._merged.linear.weight_type).endswith(",scale2=float32:channel")
+    assert all(str(layer.weight_type) == "nvfp4" for layer in block.layers())
+    assert same_state(joined, apart)
+    assert all(
+        torch.equal(a.packed_weight.dequantize(), b.packed_weight.dequantize())
+        for a, b in zip(block.layers(), apart.layers(), strict=True)
+    )
     ladder.unoptimize(block)
     assert same_state(block, apart)
 
