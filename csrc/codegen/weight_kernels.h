@@ -93,9 +93,9 @@ struct QuantizeKernels {
   /// quantize(const float* weight, const u32* found, u8* codes, void* scales, void* zeros, float*
   /// scale2, u32 n, u32 k, u32 search, u32 warps): codes one per byte [n, k]; scales, zeros and
   /// scale2 as they are stored, but for zeros of kind quantized one per byte. `found` is what
-  /// measure() left, or where rows have second scales measure_rows(), `warps` those of a block. Parts that `type` has not may be null.
-  /// Throws Unsupported for a format of scales that float32 has not the range of, InvalidArgument
-  /// for elements of more than 8 bits.
+  /// measure() left, or where rows have second scales measure_rows(), `warps` those of a block.
+  /// Parts that `type` has not may be null. Throws Unsupported for a format of scales that float32
+  /// has not the range of, InvalidArgument for elements of more than 8 bits.
   std::string (*quantize)(const TType& type);
 
   /// Throws Unsupported for 2^31 weights and more.

@@ -118,7 +118,7 @@ Reference evaluate(const Problem& problem, const ProblemData& data) {
       row_of_weight(problem, data, b * problem.n + n, weight, magnitude);
       const double bias =
           problem.has_bias() ? to_number(problem.formats.bias, data.bias[b * problem.n + n]) : 0;
-      const double scale2 = !problem.has_scale2()                  ? 1
+      const double scale2 = !problem.has_scale2() ? 1
                             : problem.weight.type.scale2_of_rows
                                 ? data.scale2_of_rows[b * problem.n + n]
                                 : data.scale2;

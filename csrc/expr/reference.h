@@ -18,7 +18,7 @@ struct ProblemData {
   std::vector<std::uint8_t> codes;           ///< [batch, n, k]
   std::vector<std::uint32_t> scales, zeros;  ///< [batch, n, groups]
   float scale2 = 1;
-  std::vector<float> scale2_of_rows;  ///< [batch][n], instead
+  std::vector<float> scale2_of_rows;    ///< [batch][n], instead
   float y_scale = 1;                    ///< of y of 8 bits
   std::vector<std::uint32_t> bias;      ///< [batch, n]
   std::vector<std::uint32_t> residual;  ///< [batch, m, n]

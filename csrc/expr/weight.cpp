@@ -42,8 +42,7 @@ std::optional<Progression> progression_of(const Element& element) {
 Scalar scale_scalar(const Element& format) {
   if (format.encoding == Encoding::unsigned_integer) return Scalar::u8;
   const auto same = scalar_of(format);
-  const bool read =
-      same && same != Scalar::e4m3fnuz && format.encoding != Encoding::signed_integer;
+  const bool read = same && same != Scalar::e4m3fnuz && format.encoding != Encoding::signed_integer;
   return read ? *same : Scalar::f32;
 }
 

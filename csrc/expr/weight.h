@@ -31,8 +31,8 @@ struct Weight {
   const Element* element = nullptr;
   int zero = 0;  ///< the constant zero point; 2^(bits - 1) for symmetric types
   int shift = 0, exponent = 0;
-  bool three = false;             ///< of 2 bits: code 3 stands for code 1, which ternary types need
-  std::int64_t group;             ///< columns that share a scale and a zero point; 0: a whole row
+  bool three = false;  ///< of 2 bits: code 3 stands for code 1, which ternary types need
+  std::int64_t group;  ///< columns that share a scale and a zero point; 0: a whole row
   /// f16, bf16, f32, e8m0, e4m3, u8 of integers; nothing: no scales.
   std::optional<Scalar> scale;
   Zero stored_zero = Zero::none;  ///< none; integer; original or rescale

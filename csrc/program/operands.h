@@ -93,7 +93,8 @@ struct UnpackBytes {
   bool flips_sign() const { return !below_sign && !has_zero() && scales < 0; }
 };
 /// How the codes become bytes of `to`. Where they are s8, these are then XORed with kSignBits, or
-/// are the first operand of less_zeros() or scaled_bytes(); integers in e4m3, of whole_less_zeros().
+/// are the first operand of less_zeros() or scaled_bytes(); integers in e4m3, of
+/// whole_less_zeros().
 const BytePlan& plan_of(const UnpackBytes& i, Scalar to);
 /// Where LookupRelative has codes, each in the lowest bits of a byte: one piece of one word.
 const BytePlan& relative_plan();

@@ -86,7 +86,8 @@ std::string_view parse_field(std::string_view field, std::string_view whole, TTy
   } else if (key == "scale2") {
     const std::size_t colon = value.find(':');
     const std::string_view name = value.substr(0, colon);
-    const std::string_view of = colon == std::string_view::npos ? "tensor" : value.substr(colon + 1);
+    const std::string_view of =
+        colon == std::string_view::npos ? "tensor" : value.substr(colon + 1);
     LADDER_REQUIRE(of == "tensor" || of == "channel", "scale2 is \"", value, "\" in type \"", whole,
                    "\": of \"", of, "\", not of the tensor or of a channel");
     type.scale2 = name == "none" ? nullptr : &element(name);
@@ -152,7 +153,8 @@ void check(const TType& type) {
   LADDER_REQUIRE(type.block.columns == 0 || type.block.columns >= 8, "type \"", text,
                  "\" has groups of ", type.block.columns, ", fewer than 8");
   LADDER_REQUIRE(type.scale == nullptr || is_scale_format(*type.scale), "type \"", text,
-                 "\": scale ", type.scale->name, " is neither a floating format nor an unsigned integer");
+                 "\": scale ", type.scale->name,
+                 " is neither a floating format nor an unsigned integer");
   const bool whole = type.has_integer_scales();
   LADDER_REQUIRE(type.scale == nullptr || whole || type.scale->bits == 8 || type.scale->bits >= 16,
                  "type \"", text, "\": scale ", type.scale->name, " has ", type.scale->bits,

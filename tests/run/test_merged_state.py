@@ -146,39 +146,33 @@ def test_one_scale_of_all_rows_is_merged_where_it_is_the_same():
     assert same_state(block, apart)
 
 
-def test_second_scales_of_tensors_become_those_of_rows_where_they_differ():
-    block = Block(type="nvfp4")
+@pytest.mark.parametrize("type", ["nvfp4", TWO_LEVELS])
+def test_layers_whose_second_scales_differ_are_merged_and_get_their_own_back(type):
+    """Of whole tensors they become those of rows in the weight; layers keep what they have."""
+    block = Block(type=type)
     block.k.scale2.mul_(4)
     apart, x = copy.deepcopy(block), drawn()
     assert objection(block.layers()) == ""
     joined, products = merged(block)
     with torch.no_grad():
         assert torch.equal(joined(x), apart(x)) and len(products) == 1
-    assert str(block.q._merged.linear.weight_type).endswith(",scale2=float32:channel")
-    assert all(str(layer.weight_type) == "nvfp4" for layer in block.layers())
+    whole = block.q._merged.linear
+    assert whole.weight_type == ladder.ttype(type).with_second_scales_of_rows()
+    assert all(layer.weight_type == ladder.ttype(type) for layer in block.layers())
     assert same_state(joined, apart)
-    assert all(
-        torch.equal(a.packed_weight.dequantize(), b.packed_weight.dequantize())
-        for a, b in zip(block.layers(), apart.layers(), strict=True)
-    )
+    for one, other in zip(block.layers(), apart.layers(), strict=True):
+        assert one.packed_weight == other.packed_weight
     ladder.unoptimize(block)
     assert same_state(block, apart)
 
 
-def test_second_scales_of_rows_are_merged_though_they_differ():
+def test_second_scales_of_rows_share_the_memory_of_the_whole_until_layers_have_their_own():
     block = Block(type=TWO_LEVELS)
-    block.k.scale2.mul_(4)
-    apart, x = copy.deepcopy(block), drawn()
-    assert objection(block.layers()) == ""
-    joined, products = merged(block)
-    with torch.no_grad():
-        assert torch.equal(joined(x), apart(x)) and len(products) == 1
-    assert same_state(joined, apart)
+    merged(block)
     whole = block.q._merged.linear.scale2
     memory = {each.scale2.untyped_storage().data_ptr() for each in block.layers()}
     assert memory == {whole.untyped_storage().data_ptr()}
     ladder.unoptimize(block)
-    assert same_state(block, apart)
     assert all(each.scale2.untyped_storage().nbytes() < whole.nbytes for each in block.layers())
 
 

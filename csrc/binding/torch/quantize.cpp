@@ -187,8 +187,8 @@ bool is_finite(const Tensor& found) {
 /// What measure_rows() finds.
 Tensor magnitudes_of_rows(const Tensor& weight, void* stream) {
   const std::int64_t n = weight.size(0);
-  const auto kernel = loaded(quantize_kernels(gpus()).measure_rows(), "measure_rows",
-                             weight.get_device_index());
+  const auto kernel =
+      loaded(quantize_kernels(gpus()).measure_rows(), "measure_rows", weight.get_device_index());
   Tensor found = stable::new_empty(weight, {n}, ScalarType::Int);
   start<2, 2>(kernel, {{static_cast<unsigned>((n + 7) / 8), 1, 1}, 256, 0, false}, stream,
               {address(weight), address(found)},

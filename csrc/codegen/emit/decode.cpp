@@ -173,12 +173,12 @@ void Emitter::scales_of_units(RegisterId of, RegisterId scales, const Affine& gr
                  row, " and ", next, " do not have scales side by side");
     const auto word = reg(scales).name + "[" + std::to_string(slot / per_word) + "]";
     const Scalar scalar = reg(scales).scalar;
-    const auto halves =
-        scalar == Scalar::e8m0 || scalar == Scalar::u8
-            ? joined("pack_", name_of(to.scalar), "(", number_in(scales, slot), ", ",
-                     number_in(scales, slot + 1), ")")
-        : scalar == Scalar::e4m3 ? joined(slot % 4 == 0 ? "low" : "high", "_e4m3(", word, ")")
-                                 : word;
+    const auto halves = scalar == Scalar::e8m0 || scalar == Scalar::u8
+                            ? joined("pack_", name_of(to.scalar), "(", number_in(scales, slot),
+                                     ", ", number_in(scales, slot + 1), ")")
+                        : scalar == Scalar::e4m3
+                            ? joined(slot % 4 == 0 ? "low" : "high", "_e4m3(", word, ")")
+                            : word;
     const bool times = to.scalar == Scalar::bf16;
     if (times && scalar == Scalar::e4m3) {
       line("const u32 scales", unit, " = scaled_bf16(", halves, ", ", literal(factor), ");");

@@ -143,9 +143,9 @@ std::string dequantize_source(const Weight& weight, Scalar out_scalar, std::stri
     };
     const u32 here = place(column);
     const float second = )"
-      << (weight.type.scale2 == nullptr     ? "1.0f"
-          : weight.type.scale2_of_rows ? "scale2[row0 + row]"
-                                       : "*scale2")
+      << (weight.type.scale2 == nullptr ? "1.0f"
+          : weight.type.scale2_of_rows  ? "scale2[row0 + row]"
+                                        : "*scale2")
       << R"(;
     float v[8];
 #pragma unroll

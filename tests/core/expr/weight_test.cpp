@@ -41,9 +41,10 @@ TEST(Weight, has_integer_scales_as_bytes_whose_largest_kernels_are_told) {
   const auto text = [](const char* type) {
     return to_string(linear_of(ttype(type), 128, 256, Scalar::f16, 8));
   };
-  EXPECT_EQ(text(of_rows),
-            "y[m<=8, n=128] f16 = s2[n] f32 * sum k=256: x[m, k] f16 * s[n, k/64] u8<=15 * (u4[n, k] "
-            "- 8)");
+  EXPECT_EQ(
+      text(of_rows),
+      "y[m<=8, n=128] f16 = s2[n] f32 * sum k=256: x[m, k] f16 * s[n, k/64] u8<=15 * (u4[n, k] "
+      "- 8)");
   EXPECT_NE(text(of_rows), text("uint4,group=64,scale=uint5,zero=midpoint,scale2=float32:channel"));
   EXPECT_NE(text(of_rows), text("uint4,group=64,scale=uint4,zero=midpoint,scale2=float32"));
 }

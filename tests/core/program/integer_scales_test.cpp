@@ -39,25 +39,7 @@ Program lowered(const Problem& problem, const TileSchedule& schedule) {
 
 void for_each_case(const char* type,
                    const std::function<void(const Problem&, const TileSchedule&)>& use) {
-  unsigned turn = 0;
-  const auto run = [&](const auto& shapes, bool warpgroups) {
-    for (const auto& shape : shapes) {
-      const auto reduction = static_cast<Reduction>(++turn % 3);
-      auto cases =
-          testing::tile_case(shape, ttype(type), turn % 2 == 0 ? Scalar::f16 : Scalar::bf16,
-                             reduction, Route::bytes, false, 3, warpgroups, Scalar::s8);
-      if (warpgroups) {
-        const auto producers = testing::with_producers(cases);
-        cases.insert(cases.end(), producers.begin(), producers.end());
-      }
-      for (auto& [problem, schedule] : cases) {
-        problem.set_bias(turn % 2 == 0);
-        use(problem, schedule);
-      }
-    }
-  };
-  run(testing::kTileShapes, false);
-  run(testing::kByteShapes, true);
+  testing::for_each_tile_of_bytes(ttype(type), Scalar::s8, ScalePlace::usual, use);
 }
 
 class IntegerScales : public ::testing::TestWithParam<const char*> {};
@@ -99,9 +81,10 @@ INSTANTIATE_TEST_SUITE_P(Types, IntegerScales, ::testing::ValuesIn(kTypes),
                          [](const auto& info) { return "case_" + std::to_string(info.index); });
 
 TEST(IntegerScales, show_every_slip) {
-  const auto cases = testing::tile_case(
-      testing::kByteShapes[2], ttype("uint4,group=64,scale=uint4,zero=midpoint,scale2=float32:channel"),
-      Scalar::f16, Reduction::none, Route::bytes, false, 3, true, Scalar::s8);
+  const auto cases =
+      testing::tile_case(testing::kByteShapes[2],
+                         ttype("uint4,group=64,scale=uint4,zero=midpoint,scale2=float32:channel"),
+                         Scalar::f16, Reduction::none, Route::bytes, false, 3, true, Scalar::s8);
   const auto& [problem, schedule] = cases.at(0);
   const auto after = [&](const std::function<void(UnpackBytes&)>& slip) {
     Program program = lowered(problem, schedule);
@@ -114,7 +97,8 @@ TEST(IntegerScales, show_every_slip) {
   EXPECT_EQ(after([](UnpackBytes& i) { i.step = 0; }), "wrong numbers");
   EXPECT_EQ(after([](UnpackBytes& i) { i.scales = -1; }), "wrong numbers");
   EXPECT_THAT(after([](UnpackBytes& i) { i.group = 99; }), HasSubstr("group 99 of"));
-  EXPECT_THAT(after([](UnpackBytes& i) { i.below_sign = true; }), HasSubstr("times scales in bytes"));
+  EXPECT_THAT(after([](UnpackBytes& i) { i.below_sign = true; }),
+              HasSubstr("times scales in bytes"));
   Program program = lowered(problem, schedule);
   testing::for_each_op<Load>(program.body, [&](Load& i) {
     if (program.registers[i.to].name == "scale_of_rows") i.at[1] = 0;
@@ -150,7 +134,8 @@ TEST(IntegerScales, are_proposed_with_one_sum_or_scale_sums) {
     problem.round_x(Scalar::s8);
     std::set<bool> totals;
     for (const Candidate& c : candidates(decide(problem, device("h200")))) {
-      if (c.dropped.empty()) totals.insert(keeps_totals(std::get<TileSchedule>(c.schedule), problem));
+      if (c.dropped.empty())
+        totals.insert(keeps_totals(std::get<TileSchedule>(c.schedule), problem));
     }
     return totals;
   };

@@ -30,25 +30,7 @@ constexpr const char* kTypes[] = {"mxfp4", "float4_e2m1,group=64,scale=e8m0",
 
 void for_each_case(const char* type,
                    const std::function<void(const Problem&, const TileSchedule&)>& use) {
-  unsigned turn = 0;
-  const auto run = [&](const auto& shapes, bool warpgroups) {
-    for (const auto& shape : shapes) {
-      const auto reduction = static_cast<Reduction>(++turn % 3);
-      auto cases = testing::tile_case(
-          shape, ttype(type), turn % 2 == 0 ? Scalar::f16 : Scalar::bf16, reduction, Route::bytes,
-          false, 3, warpgroups, Scalar::e4m3, ScalePlace::relative);
-      if (warpgroups) {
-        const auto producers = testing::with_producers(cases);
-        cases.insert(cases.end(), producers.begin(), producers.end());
-      }
-      for (auto& [problem, schedule] : cases) {
-        problem.set_bias(turn % 2 == 0);
-        use(problem, schedule);
-      }
-    }
-  };
-  run(testing::kTileShapes, false);
-  run(testing::kByteShapes, true);
+  testing::for_each_tile_of_bytes(ttype(type), Scalar::e4m3, ScalePlace::relative, use);
 }
 
 Program lowered(const Problem& problem, const TileSchedule& schedule) {

@@ -102,6 +102,30 @@ inline std::vector<std::pair<Problem, TileSchedule>> with_producers(
   return out;
 }
 
+/// use(problem, schedule) of tiles of bytes, by warps and by warpgroups, with producers and
+/// without: of each shape, reductions, activations and biases in turn.
+template <class Use>
+void for_each_tile_of_bytes(const TType& type, RoundedX x, ScalePlace place, const Use& use) {
+  unsigned turn = 0;
+  const auto run = [&](const auto& shapes, bool warpgroups) {
+    for (const auto& shape : shapes) {
+      const auto reduction = static_cast<Reduction>(++turn % 3);
+      auto cases = tile_case(shape, type, turn % 2 == 0 ? Scalar::f16 : Scalar::bf16, reduction,
+                             Route::bytes, false, 3, warpgroups, x, place);
+      if (warpgroups) {
+        const auto producers = with_producers(cases);
+        cases.insert(cases.end(), producers.begin(), producers.end());
+      }
+      for (auto& [problem, schedule] : cases) {
+        problem.set_bias(turn % 2 == 0);
+        use(problem, schedule);
+      }
+    }
+  };
+  run(kTileShapes, false);
+  run(kByteShapes, true);
+}
+
 /// The same in parts of the tokens: two, or three.
 inline std::vector<std::pair<Problem, TileSchedule>> in_parts(
     const std::vector<std::pair<Problem, TileSchedule>>& cases) {

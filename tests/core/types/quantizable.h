@@ -37,21 +37,29 @@ inline std::vector<std::string> quantizable(const std::string& group) {
   for (const char* scale : {"bfloat16", "float32", "e8m0", "float8_e4m3", "float8_e5m2"})
     for (const char* element : {"int4", "nf4", "float6_e3m2"})
       types.push_back(element + group + ",scale=" + scale);
-  for (const char* type :
-       {"int4,group=32,scale=float16,zero=original", "int4,group=32,scale=bfloat16,zero=rescale",
-        "uint4,group=16,scale=float8_e4m3,zero=integer,scale2=float32",
-        "uint4,group=16,scale=float8_e4m3,zero=midpoint,scale2=float32",
-        "int8,channel,scale=float16,scale2=float32", "nf4,group=16,scale=bfloat16,scale2=float32",
-        "int4,group=16,scale=float32,scale2=float32", "int4,group=16,scale=e8m0,scale2=float32",
-        "float8_e4m3,block=3x16,scale=float32", "int4,tensor,scale=float16", "nf4,channel",
-        "uint4,zero=midpoint", "int8", "int3,group=9,scale=float16",
-        "uint4,group=300,scale=float16,zero=integer", "nf4,channel,scale=float32", "mxint8",
-        "user_many,block=128x128,scale=e8m0",
-        "uint4,group=16,scale=uint4,zero=midpoint,scale2=float32:channel",
-        "uint3,group=16,scale=uint8,zero=midpoint,scale2=float32",
-        "int8,channel,scale=float16,scale2=float32:channel",
-        "uint4,group=300,scale=uint5,zero=integer,scale2=float32:channel",
-        "nf4,group=16,scale=float8_e4m3,scale2=float32:channel"})
+  for (const char* type : {"int4,group=32,scale=float16,zero=original",
+                           "int4,group=32,scale=bfloat16,zero=rescale",
+                           "uint4,group=16,scale=float8_e4m3,zero=integer,scale2=float32",
+                           "uint4,group=16,scale=float8_e4m3,zero=midpoint,scale2=float32",
+                           "int8,channel,scale=float16,scale2=float32",
+                           "nf4,group=16,scale=bfloat16,scale2=float32",
+                           "int4,group=16,scale=float32,scale2=float32",
+                           "int4,group=16,scale=e8m0,scale2=float32",
+                           "float8_e4m3,block=3x16,scale=float32",
+                           "int4,tensor,scale=float16",
+                           "nf4,channel",
+                           "uint4,zero=midpoint",
+                           "int8",
+                           "int3,group=9,scale=float16",
+                           "uint4,group=300,scale=float16,zero=integer",
+                           "nf4,channel,scale=float32",
+                           "mxint8",
+                           "user_many,block=128x128,scale=e8m0",
+                           "uint4,group=16,scale=uint4,zero=midpoint,scale2=float32:channel",
+                           "uint3,group=16,scale=uint8,zero=midpoint,scale2=float32",
+                           "int8,channel,scale=float16,scale2=float32:channel",
+                           "uint4,group=300,scale=uint5,zero=integer,scale2=float32:channel",
+                           "nf4,group=16,scale=float8_e4m3,scale2=float32:channel"})
     types.emplace_back(type);
   return types;
 }
