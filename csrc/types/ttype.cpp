@@ -89,7 +89,7 @@ std::string_view parse_field(std::string_view field, std::string_view whole, TTy
     const std::string_view of =
         colon == std::string_view::npos ? "tensor" : value.substr(colon + 1);
     LADDER_REQUIRE(of == "tensor" || of == "channel", "scale2 is \"", value, "\" in type \"", whole,
-                   "\": of \"", of, "\", not of the tensor or of a channel");
+                   "\", not float32, float32:tensor or float32:channel");
     type.scale2 = name == "none" ? nullptr : &element(name);
     type.scale2_of_rows = type.scale2 != nullptr && of == "channel";
     return "scale2";

@@ -96,7 +96,7 @@ TEST(Spelling, that_is_wrong_is_refused_with_the_field_at_fault) {
       {"uint4,scale=float61", "unknown type \"float61\""},
       {"uint4,scale=int8", "scale int8 is neither a floating format nor an unsigned integer"},
       {"uint4,scale=uint8", "scales of uint8, which are integers, and no scale2"},
-      {"uint4,scale=float16,scale2=float32:row", "of \"row\", not of the tensor or of a channel"},
+      {"uint4,scale=float16,scale2=float32:row", "scale2 is \"float32:row\" in type"},
       {"uint4,block=8x128,scale=float16,scale2=float32:channel",
        "has a scale2 of each row, and scales that rows share"},
       {"uint4,scale=float6_e3m2", "scale float6_e3m2 has 6 bits, not 8, 16 or 32"},
