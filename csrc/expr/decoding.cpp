@@ -39,8 +39,6 @@ std::optional<Decoding> fields_of(const Element& e, Scalar operand) {
 /// Columns of a step of the matrix instruction.
 constexpr int kStep = 16;
 
-constexpr int kLargestByte = 127;  // of s8
-
 /// Significant bits of a format of scales, and the exponents of its smallest and largest powers of
 /// two; none of its numbers is twice the latter.
 struct Scales {
@@ -172,7 +170,8 @@ bool scales_operands(const Problem& problem, ScalePlace place) {
 }
 
 bool scales_bytes(const Problem& problem, ScalePlace place) {
-  return problem.rounded_x() == Scalar::s8 && scales_operands(problem, place);
+  return problem.rounded_x() == Scalar::s8 && place != ScalePlace::rounded &&
+         scales_operands(problem, place);
 }
 
 std::string no_scaled_operands(const Problem& problem) {
@@ -232,7 +231,7 @@ std::string no_rounded_operands(const Problem& problem) {
     }
     const double most =
         largest_value(problem) * std::ldexp(2, scales_of(*problem.weight.scale).largest);
-    if (*problem.weight.scale == Scalar::e4m3 && most > std::ldexp(1, 16)) {
+    if ((whole || *problem.weight.scale == Scalar::e4m3) && most > std::ldexp(1, 16)) {
       return joined("products below ", most, " are more than f16 holds");
     }
   }

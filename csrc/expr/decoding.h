@@ -70,7 +70,7 @@ struct Decoding {
   /// within 2^-11 (f16) or 2^-8 (bf16) of its value, and of values under 2^-28 of the largest
   /// within 2^-39 of that (f16).
   std::vector<std::uint16_t> table;
-  bool scaled = false;   ///< an operand is that times the scale of its group: fields, still exact
+  bool scaled = false;   ///< an operand is that times the scale of its group; exact unless rounded
   bool rounded = false;  ///< scaled by a product of its own, rounded; `exponent` is 0
 };
 
@@ -87,7 +87,9 @@ Decoding::Kind decoding_kind(const Problem& problem);
 bool scales_operands(const Problem& problem, ScalePlace place);
 /// Bits of codes that become bytes with their scales.
 constexpr int kMostScaledBits = 5;
-/// The same of x of s8: codes less their zero point, times integer scales, are bytes.
+constexpr int kLargestByte = 127;  ///< of s8
+/// `place` has codes less their zero point times integer scales as bytes beside x of s8, unless
+/// no_scaled_operands() objects.
 bool scales_bytes(const Problem& problem, ScalePlace place);
 
 /// Why operands do not hold the scales of `problem`; empty where each product of a finite value and
@@ -119,7 +121,8 @@ std::string no_relative_scales(const Problem& problem);
 
 /// Whether each product of a value and a scale is a number of the operand's format, but for those
 /// beyond its largest, so that `rounded` rounds none: powers of two leave the values' bits, of
-/// which bf16 has more, down to its smallest number.
+/// which bf16 has more, down to its smallest number; and whole numbers times whole scales may be
+/// few enough.
 bool rounds_no_product(const Problem& problem);
 
 /// Whether one product makes `rounded` operands of the fields of codes of few bits: their factor
@@ -127,7 +130,7 @@ bool rounds_no_product(const Problem& problem);
 bool joins_powers(const Problem& problem);
 
 /// Operands where nothing objects and groups are one step of the matrix instruction, so that sums
-/// take more operations (docs/dev/notebook_gpu.md); else sums.
+/// take more operations (docs/dev/notebook_gpu.md), or x is of 8 bits; else sums.
 ScalePlace usual_scale_place(const Problem& problem);
 
 /// Throws Unsupported when the values of a floating format span more than the operand's format

@@ -122,10 +122,8 @@ double decoding_cycles(const Problem& problem, const Device& device, Route route
 
 // Fitted to the registers that NVRTC 13.0 gives kernels with and without.
 int decoding_registers(const Problem& problem, ScalePlace place) {
-  const auto kind = decoding_kind(problem);
-  const bool table = kind == Decoding::Kind::table;
-  const bool scaled = place == ScalePlace::rounded ||
-                      (kind == Decoding::Kind::fields && decoding_of(problem, place).scaled);
+  const bool table = decoding_kind(problem) == Decoding::Kind::table;
+  const bool scaled = scales_operands(problem, place);
   return (table ? 20 : 0) + (problem.weight.stored_zero != Zero::none ? 24 : 0) +
          (problem.weight.scale == Scalar::e4m3 && !scaled ? 30 : 0);
 }

@@ -14,7 +14,8 @@ from typing import cast
 from torch import Tensor, nn
 
 from ladder.checkpoints import diffusion
-from ladder.checkpoints.folder import StoredConfig
+from ladder.checkpoints.again import convert_again
+from ladder.checkpoints.folder import QUANT_METHOD, StoredConfig
 from ladder.checkpoints.hqq_files import written_by_hqq
 from ladder.checkpoints.mixtures import PlannedExperts, plan_experts
 from ladder.checkpoints.mlx_config import settings_of
@@ -78,6 +79,7 @@ def convert(
     skip: Iterable[str] | None = None,
     convolutions: bool = False,
     parts: Iterable[str] | None = None,
+    again: bool = False,
     force: bool = False,
     progress: Progress | None = None,
 ) -> Report:
@@ -98,11 +100,16 @@ def convert(
         convolutions: quantise ``nn.Conv2d``, too, those that :func:`ladder.convert` packs.
         parts: models of a pipeline, by their folders; by default its ``transformer`` or ``unet``.
             All others are copied. ``skip`` may have "part.module" for a module of one of them.
+        again: ``src`` is a ladder folder, whose packed weights are quantised anew: their values are
+            rounded once more, and the report says how far they move. What is dense stays dense, and
+            what ``skip`` names as it is packed. ``activation_type`` is that of the new layers;
+            static scales of x are dropped.
         force: replace an existing ``dst``.
         progress: called with (module, done, count) after each module.
     Raises:
         InvalidArgument: arguments out of range, ``dst`` exists, or a weight is not finite.
-        CheckpointError: ``src`` is damaged or quantised already.
+        CheckpointError: ``src`` is damaged, or quantised already and not a ladder folder to be
+            quantised ``again``.
         Unsupported: ``activation_type`` does not take a layer's weight; or transformers or
             diffusers, which knows the model's linear layers, is not installed.
     """
@@ -115,7 +122,7 @@ def convert(
     require_folder(folder, or_pipeline=True)
     check_apart(folder, destination)
     check_destination(destination, force=force)
-    how = _How(ttype, method, activation_type, convolutions, progress)
+    how = _How(ttype, method, activation_type, convolutions, again, progress)
     of_pipeline = diffusion.is_pipeline(folder)
     if parts is not None and not of_pipeline:
         raise InvalidArgument(
@@ -141,6 +148,7 @@ class _How:
     method: str
     activation_type: str | None
     convolutions: bool
+    again: bool
     progress: Progress | None
 
 
@@ -159,7 +167,29 @@ def _convert(
     given = (config.get("quantization_config"), config.get(OLD_KEY), settings_of(config))
     if any(each is not None for each in given):
         _, found = read_quantization(folder, config)
-        raise CheckpointError(f"{folder} is quantised already, quant_method {found!r}")
+        if found != QUANT_METHOD:
+            raise CheckpointError(
+                f"{folder} is quantised already, quant_method {found!r}: `ladder repack` makes a "
+                "ladder folder of it, whose weights can be quantised again"
+            )
+        if not how.again:
+            raise CheckpointError(
+                f"{folder} is quantised already, quant_method {found!r}: --again (again=True) "
+                "quantises its values anew, which rounds them twice"
+            )
+        return convert_again(
+            folder,
+            destination,
+            ttype,
+            method=how.method,
+            activation_type=activation_type,
+            skip=skip,
+            convolutions=how.convolutions,
+            force=force,
+            progress=how.progress,
+        )
+    if how.again:
+        raise CheckpointError(f"{folder} is not quantised: nothing is to be quantised again")
     if written_by_hqq(folder):
         raise CheckpointError(f"{folder} is quantised already, by hqq: `ladder repack` reads it")
     shards = open_shards(folder)

@@ -108,6 +108,14 @@ def convert(
             "\\[default: transformer, unet]"
         ),
     ] = None,
+    again: Annotated[
+        bool,
+        typer.Option(
+            "--again",
+            help="SRC is a ladder folder, of `ladder repack` say: quantise its packed weights "
+            "anew, which rounds them twice.",
+        ),
+    ] = False,
     force: Force = False,
     as_json: Json = False,
 ) -> None:
@@ -124,6 +132,8 @@ def convert(
         ladder convert models/FLUX out --part transformer --part text_encoder_2
 
         ladder convert models/Llama out --type thirds --formats thirds.json
+
+        ladder convert models/Llama-FP8-ladder out --type uint4 --again
     """
     from ladder.checkpoints.convert import convert
     from ladder.checkpoints.folder import define_from
@@ -142,6 +152,7 @@ def convert(
             skip=tuple(skip) if skip else None,
             convolutions=convolutions,
             parts=tuple(part) if part else None,
+            again=again,
             force=force,
             progress=progress,
         )

@@ -25,6 +25,8 @@ TEST(Emulated, kernels_of_bytes_are_exact) {
                                 {"ternary,group=128", Scalar::s8},
                                 {"int8,channel", Scalar::s8},
                                 {"uint3,group=64,zero=integer", Scalar::s8},
+                                {testing::kIntegerScales, Scalar::s8},
+                                {"ternary,group=64,scale=uint6,scale2=float32", Scalar::s8},
                                 {"float8_e4m3,channel", Scalar::e4m3},
                                 {"float8_e4m3,channel", {Scalar::e4m3, true}},
                                 {"mxfp4", Scalar::e4m3},

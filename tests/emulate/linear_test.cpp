@@ -64,9 +64,10 @@ TEST(Emulated, tails_are_exact) {
 TEST(Emulated, tile_kernels_of_rounded_operands_are_exact) {
   std::vector<Case> cases;
   unsigned turn = 0;
-  for (const char* type : {"uint4,group=128,scale=float16", "int3,group=32,scale=bfloat16",
-                           "uint4,group=64,scale=float16,zero=integer", "nvfp4",
-                           "float6_e3m2,group=64,scale=float16", "mxfp4"}) {
+  for (const char* type :
+       {"uint4,group=128,scale=float16", "int3,group=32,scale=bfloat16",
+        "uint4,group=64,scale=float16,zero=integer", "nvfp4", "float6_e3m2,group=64,scale=float16",
+        "mxfp4", testing::kIntegerScales}) {
     const auto of_shape = [&](const std::array<int, 7>& shape, bool warpgroups) {
       ++turn;
       const auto* scale = ttype(type).scale;

@@ -41,8 +41,7 @@ int group_registers(const DecodeSchedule& s, const Problem& problem) {
       problem.weight.bits == 4 && s.bulk_copy() != nullptr && groups == 2 && s.k_tiles() > 2) {
     return 65;
   }
-  const bool fields = decoding_kind(problem) == Decoding::Kind::fields;
-  const bool scaled = fields && decoding_of(problem, s.scale_place).scaled;
+  const bool scaled = scales_operands(problem, s.scale_place);
   if (few_tokens || scaled || problem.group_size() > kNarrowGroup) return 0;
   // With scales of float16, four groups apart: 165 of 171 spilled, all but some of one bit.
   if (apart) return groups > 2 && problem.weight.scale != Scalar::e8m0 ? 129 : 59;

@@ -11,11 +11,6 @@
 #include "pipelines/linear/linear_lowering.h"
 
 namespace ladder {
-namespace {
-
-constexpr double kLargestByte = 127;  // of s8
-
-}  // namespace
 
 Statement LinearLowering::declare_table(std::int64_t words) {
   const auto table = buffer("code_table", Level::shared, Scalar::u32, words);
@@ -269,15 +264,12 @@ void LinearLowering::subtract_zeros(Body& body) {
 void LinearLowering::end_sums(Body& body) {
   const Operands& o = operands_;
   if (o.open) end_group(body);
-  if (decoding_.scaled && o.total != acc_) {
-    emit(body, Scale{o.total, acc_, -1, 0, {o.last_exponent[0], o.last_exponent[1]}, false});
-    acc_ = o.total;
-    return;
-  }
+  const bool converts = decoding_.scaled && o.total != acc_;  // one sum of integers
+  const RegisterId from = converts ? acc_ : o.total;
   acc_ = o.total;
   if (digits()) emit(body, JoinDigits{acc_, unit_, problem_.activation()});
-  if (o.last_exponent[0] == 0 && o.last_exponent[1] == 0) return;
-  emit(body, Scale{acc_, acc_, -1, 0, {o.last_exponent[0], o.last_exponent[1]}, false});
+  if (!converts && o.last_exponent[0] == 0 && o.last_exponent[1] == 0) return;
+  emit(body, Scale{acc_, from, -1, 0, {o.last_exponent[0], o.last_exponent[1]}, false});
 }
 
 RegisterId LinearLowering::after_sums(Body& body, const Affine& first) {

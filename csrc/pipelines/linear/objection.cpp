@@ -159,6 +159,7 @@ std::string code_objection(Route route, ScalePlace place, const Decisions& decis
   if (place == ScalePlace::relative) {
     if (auto why = no_relative_scales(problem); !why.empty()) return why;
   }
+  if (route == Route::bytes && place == ScalePlace::rounded) return no_rounded_operands(problem);
   if (route == Route::bytes && scales_bytes(problem, place)) return no_scaled_operands(problem);
   if (route == Route::bytes) return bytes_objection(problem, row);
   if (!row.subnormals && problem.activation() == Scalar::f16 &&

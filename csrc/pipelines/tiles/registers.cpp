@@ -81,7 +81,7 @@ std::int64_t tile_registers(const TileSchedule& s, const Problem& problem) {
   const bool of_warpgroups = integers && s.warpgroups;
   // Of int8 the sums of one group are scaled while the next are multiplied; with more than two in a
   // k-tile NVRTC keeps a further set (groups of 64 in 256 columns spill 1328 to 1524 bytes), with
-  // two where they are many (128 rows x 144 to 176 tokens spill 136 to 800).
+  // two where they are many (128 rows x 144 to 176 tokens spill 144 to 800).
   const bool many = s.warpgroups && !s.tensor_memory && totals && !narrow && !relative &&
                     problem.rounded_x() == Scalar::s8 &&
                     groups > (s.units() * of_unit > kFewOfTwoGroups ? 1 : 2);

@@ -13,6 +13,7 @@
 
 #include "pipelines/linear/objection.h"
 #include "pipelines/schedule.h"
+#include "program/kinds_of_types.h"
 #include "program/linear_case.h"
 #include "program/slips.h"
 #include "program/tile_cases.h"
@@ -23,7 +24,7 @@ namespace {
 using ::testing::HasSubstr;
 using testing::LinearCase;
 
-constexpr const char* kType = "uint4,group=128,scale=uint4,zero=midpoint,scale2=float32:channel";
+constexpr const char* kType = testing::kIntegerScales;
 constexpr const char* kTypes[] = {kType,
                                   "uint4,group=32,scale=uint3,zero=midpoint,scale2=float32:channel",
                                   "int4,group=64,scale=uint4,scale2=float32",

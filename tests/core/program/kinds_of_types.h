@@ -27,6 +27,10 @@ constexpr const char* kKindsOfTypes[] = {
     "uint4,group=32,scale=uint4,zero=midpoint,scale2=float32:channel",
 };
 
+/// Scales in two levels, of which codes have the first as bytes beside x of int8.
+constexpr const char* kIntegerScales =
+    "uint4,group=128,scale=uint4,zero=midpoint,scale2=float32:channel";
+
 /// Those of integers by whose bytes tiles multiply activations of 8 bits.
 constexpr const char* kIntegersOfBytes[] = {
     "uint1,group=64,scale=float16",

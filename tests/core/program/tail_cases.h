@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "program/kinds_of_types.h"
 #include "program/tile_cases.h"
 
 namespace ladder::testing {
@@ -30,7 +31,7 @@ inline std::vector<std::pair<Problem, TileSchedule>> tail_cases() {
                                  "uint2,group=64,scale=float16,zero=integer", "float6_e3m2",
                                  "uint4,group=32,scale=float16,zero=midpoint"};
   constexpr std::array kTypesOfBytes = {"uint4,group=128,scale=float16",
-                                        "int8,channel,scale=float16"};
+                                        "int8,channel,scale=float16", kIntegerScales};
   std::vector<std::pair<Problem, TileSchedule>> out;
   unsigned turn = 0;
   const auto add = [&](const TailShape& shape, const std::array<int, 7>& tile, const char* type,

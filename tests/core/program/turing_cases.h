@@ -40,7 +40,9 @@ inline std::vector<Scheduled> turing_bytes() {
   std::vector<Scheduled> out;
   unsigned turn = 0;
   for (const char* type : {"uint4,group=128,scale=float16", "ternary,group=128", "int8,channel",
-                           "uint3,group=64,zero=integer"}) {
+                           "uint3,group=64,zero=integer",
+                           "uint4,group=16,scale=uint4,zero=midpoint,scale2=float32:channel",
+                           "ternary,group=64,scale=uint6,scale2=float32:channel"}) {
     for (std::size_t i = 0; i < 3; ++i) {
       ++turn;
       for (const auto& [problem, schedule] :
