@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -233,16 +233,16 @@ def parts_of_rows(type: TType) -> tuple[str, ...]:
     return (*scales, "scale2") if type.scale2_of_rows else scales
 
 
-def need_second_scales_of_rows(groups: Iterable[Sequence[Weight]]) -> bool:
-    """Whether weights of one type, each group of which is to be one weight row below row, need
-    second scales for each row (:meth:`Weight.with_second_scales_of_rows`): those of whole tensors
-    differ within a group."""
-    for first, *others in groups:
-        if first.scale2 is None or first.type.scale2_of_rows or first.type.rows != 1:
-            return False
-        if not all(torch.equal(first.scale2, cast(Tensor, other.scale2)) for other in others):
-            return True
-    return False
+def with_alike_second_scales(groups: Sequence[Sequence[Weight]]) -> list[list[Weight]]:
+    """``groups`` of weights of one type, each of which is to be one weight row below row: with
+    second scales for each row (:meth:`Weight.with_second_scales_of_rows`) where those of whole
+    tensors differ within some group."""
+    ttype = groups[0][0].type
+    of_tensors = ttype.scale2 is not None and not ttype.scale2_of_rows and ttype.rows == 1
+    scales = [[cast(Tensor, each.scale2) for each in group] for group in groups if of_tensors]
+    if all(torch.equal(group[0], scale) for group in scales for scale in group):
+        return [list(group) for group in groups]
+    return [[each.with_second_scales_of_rows() for each in group] for group in groups]
 
 
 def join_objection(

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -33,7 +33,8 @@ PROJECTIONS = (("gate_proj", "up_proj", "down_proj"), ("w1", "w3", "w2"))
 class PackedLayer:
     """A weight [n, k] as a folder has it; ``g_idx`` [k] where columns are not in order of their
     groups. ``activation_type`` is what the folder would have x rounded to; ``says_sums``: and how
-    such products are added up, which folders of other packages leave to who multiplies."""
+    such products are added up, which folders of other packages leave to who multiplies.
+    ``scale2`` [1] is the second scale of a type that has one for the whole weight."""
 
     name: str
     type: TType
@@ -42,6 +43,7 @@ class PackedLayer:
     g_idx: Tensor | None = None
     activation_type: str | None = None
     says_sums: bool = True
+    scale2: Tensor | None = None
 
     def in_engines(self) -> PackedLayer | None:
         """The layer as vLLM's and SGLang's plugins run it, where that is another one."""
@@ -83,16 +85,20 @@ def packed_layers(path: str | os.PathLike[str]) -> tuple[list[PackedLayer], list
             f"{path} has no packed layer: `ladder convert` makes a folder of such"
         )
     says_sums = summary["quant_method"] == QUANT_METHOD
-    orders = dict(_orders(Path(path), [m["name"] for m in summary["modules"] if m["act_order"]]))
+    modules = [m for m in summary["modules"] if "filters" not in m]
+    orders = _read(Path(path), "g_idx", [m["name"] for m in modules if m["act_order"]])
+    single = (m for m in modules if "experts" not in m)
+    seconds = _read(
+        Path(path), "scale2", [m["name"] for m in single if _of_tensor(parse(m["type"]))]
+    )
     layers: dict[str, PackedLayer] = {}
     counts = {}
-    for m in summary["modules"]:
-        if "filters" in m:
-            continue
+    for m in modules:
         name, activation_type = m["name"], m["activation_type"]
         layers[name] = PackedLayer(
-            name, parse(m["type"]), m["n"], m["k"], orders.get(name), activation_type, says_sums
-        )
+            name, parse(m["type"]), m["n"], m["k"], orders.get(name), activation_type, says_sums,
+            seconds.get(name),
+        )  # fmt: skip
         if "experts" in m:
             counts[name] = m["experts"]
     experts = [*_stacked(layers, counts), *_single(layers)]
@@ -158,39 +164,49 @@ def _product(name: str, experts: Sequence[Sequence[PackedLayer]]) -> PackedLayer
     rows = [layer.n for layer in experts[0]]
     if needs_single_rows(ttype, rows):
         ttype = ttype.of_single_rows()
+    if ttype.rows == 1 and any(_seconds_differ(of) for of in experts):
+        ttype = ttype.with_second_scales_of_rows()
     orders = (layer.g_idx for layer in every if layer.g_idx is not None)
     in_order = torch.arange(first.k) // (ttype.columns or first.k)
     order = next((order for order in orders if not torch.equal(order.long(), in_order)), None)
     return replace(first, name=name, type=ttype, n=sum(rows), g_idx=order)
 
 
-def _orders(folder: Path, names: Sequence[str]) -> Iterator[tuple[str, Tensor | None]]:
-    """g_idx of each of these modules."""
+def _of_tensor(ttype: TType) -> bool:
+    """Whether a weight has one second scale for all of it."""
+    return ttype.scale2 is not None and not ttype.scale2_of_rows
+
+
+def _seconds_differ(parts: Sequence[PackedLayer]) -> bool:
+    """Whether one weight of the rows of ``parts`` has second scales for each row."""
+    scales = [part.scale2 for part in parts if part.scale2 is not None]
+    return not all(torch.equal(scales[0], scale) for scale in scales)
+
+
+def _read(folder: Path, part: str, names: Sequence[str]) -> dict[str, Tensor | None]:
+    """A part, g_idx or scale2, of each of these modules."""
     if not names:
-        return
+        return {}
     fields = read_json(folder / "config.json").get("quantization_config")
-    if isinstance(fields, dict) and fields.get("quant_method") == "ladder":
-        config = StoredConfig.from_dict(fields)
-        shards = open_shards(folder)
-        for name in names:
-            found = shards.read([f"{name}.g_idx"])[f"{name}.g_idx"]
-            if found.dim() == 1:
-                yield name, found
-                continue
+    if not isinstance(fields, dict) or fields.get("quant_method") != QUANT_METHOD:
+        source = open_folder(folder)
+        return {name: getattr(source.side(source.layer(name)), part) for name in names}
+    config, shards = StoredConfig.from_dict(fields), open_shards(folder)
+    found: dict[str, Tensor | None] = {}
+    for name in names:
+        tensor = found[name] = shards.read([f"{name}.{part}"])[f"{name}.{part}"]
+        if part == "g_idx" and tensor.dim() > 1:
             # Of a stack the first order that says something.
             ttype = parse(config.type_of(name) or config.weight_type)
-            yield name, next((each for each in found if not in_order(each, ttype)), None)
-        return
-    source = open_folder(folder)
-    for name in names:
-        yield name, source.side(source.layer(name)).g_idx
+            found[name] = next((each for each in tensor if not in_order(each, ttype)), None)
+    return found
 
 
 def merged_layers(layers: Sequence[PackedLayer]) -> list[PackedLayer]:
     """What :data:`MERGED` makes of ``layers``, named by its parts: "...q_proj+k_proj+v_proj".
 
-    Parts of one type and activation type, without an order of columns and without a second scale
-    for a whole weight are one weight when their rows are put behind each other.
+    Parts of one type and activation type without an order of columns are one weight when their rows
+    are put behind each other, with second scales for each row where theirs differ.
     """
     found = {layer.name: layer for layer in layers}
     merged = []
@@ -202,12 +218,13 @@ def merged_layers(layers: Sequence[PackedLayer]) -> list[PackedLayer]:
             stem = f"{holder}." if holder else ""
             parts = [found.get(stem + name) for name in names]
             whole = [part for part in parts if part and _like(part) == _like(layer)]
-            second = layer.type.scale2 is not None and not layer.type.scale2_of_rows
-            mixed = second or any(part.g_idx is not None for part in whole)
-            if len(whole) < len(names) or mixed or layer.type.rows != 1:
+            ordered = any(part.g_idx is not None for part in whole)
+            if len(whole) < len(names) or ordered or layer.type.rows != 1:
                 continue
+            apart = _seconds_differ(whole)
+            ttype = layer.type.with_second_scales_of_rows() if apart else layer.type
             rows = sum(part.n for part in whole)
-            merged.append(replace(layer, name=stem + "+".join(names), n=rows))
+            merged.append(replace(layer, name=stem + "+".join(names), type=ttype, n=rows))
     return merged
 
 

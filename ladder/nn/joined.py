@@ -10,7 +10,7 @@ import torch
 
 from ladder.nn.linear import Linear
 from ladder.nn.pre_scale import told
-from ladder.weight import PARTS, join, join_objection, need_second_scales_of_rows
+from ladder.weight import PARTS, join, join_objection, with_alike_second_scales
 
 
 def objection(layers: Sequence[Linear]) -> str:
@@ -60,9 +60,7 @@ def joined(layers: Sequence[Linear], kind: type[Linear] = Linear) -> Any:
     if first.bias is not None:
         biases: list[Any] = [layer.bias for layer in layers]
         bias = torch.cat([each.detach() for each in biases])
-    weights = [layer.packed_weight for layer in layers]
-    if need_second_scales_of_rows([weights]):
-        weights = [weight.with_second_scales_of_rows() for weight in weights]
+    (weights,) = with_alike_second_scales([[layer.packed_weight for layer in layers]])
     linear = kind.from_weight(
         join(weights),
         bias,

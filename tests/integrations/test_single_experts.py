@@ -26,6 +26,7 @@ from single_experts import FIRST_ON_DISK, GPTQ, desc_act, packed
 from transformers import AutoModel
 
 from ladder.checkpoints import repack
+from ladder.checkpoints.packed import packed_layers
 from ladder.errors import CheckpointError, Unsupported
 from ladder.integrations.transformers import dense, enable
 from ladder.integrations.transformers.single_experts import SingleExperts
@@ -101,6 +102,12 @@ def test_experts_have_the_values_of_the_files_and_of_the_repacked_folder(foreign
         state, other = experts.state_dict(), repacked.get_submodule(name).state_dict()
         assert state.keys() == other.keys()
         assert all(torch.equal(tensor, other[part]) for part, tensor in state.items())
+    held = [(e.gate_up.weight_type, e.down.weight_type) for e in experts_of(model).values()]
+    for folder in (foreign, tmp_path / "repacked"):  # what `ladder tune` asks for
+        _, mixtures = packed_layers(folder)
+        assert [(str(e.gate_up.type), str(e.down.type)) for e in mixtures] == [
+            (str(gate_up), str(down)) for gate_up, down in held
+        ]
     expected = logits(model)
     assert torch.equal(logits(repacked), expected)
     for number, each in enumerate((model, repacked)):

@@ -110,6 +110,18 @@ def test_layers_of_two_levels_of_scales_are_packed_saved_described_and_loaded_ag
     assert names == {"q_proj+k_proj+v_proj", "gate_proj+up_proj"}
 
 
+def test_second_scales_that_differ_are_those_of_rows_of_merged_layers(dense_folder, tmp_path):
+    """`ladder tune` asks for kernels of what engines run."""
+    convert_folder(dense_folder, tmp_path / "out", "nvfp4")
+    gate, up = (f"model.layers.1.mlp.{name}_proj.scale2" for name in ("gate", "up"))
+    edit_tensors(tmp_path / "out", lambda tensors: tensors.update({up: tensors[gate].clone()}))
+    layers, _ = packed_layers(tmp_path / "out")
+    found = {each.name: str(each.type) for each in merged_layers(layers)}
+    of_rows = "float4_e2m1,group=16,scale=float8_e4m3,scale2=float32:channel"
+    assert found.pop("model.layers.1.mlp.gate_proj+up_proj") == "nvfp4"
+    assert len(found) == 3 and set(found.values()) == {of_rows}
+
+
 def test_conv1d_becomes_dense_as_it_was(gpt2, tmp_path):
     """A square weight would be taken, transposed, without a word."""
     from transformers.pytorch_utils import Conv1D

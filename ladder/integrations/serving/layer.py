@@ -7,7 +7,7 @@ import functools
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -29,7 +29,7 @@ from ladder.weight import (
     in_order,
     join,
     join_objection,
-    need_second_scales_of_rows,
+    with_alike_second_scales,
 )
 
 _log = logging.getLogger("ladder")
@@ -121,7 +121,7 @@ def finish(
     weights = [room.weight(layer, part) for part in parts]
     wanted = [_wish(room, layer, part) if rounds else Wish() for part in parts]
     settled = [_settled(w) if isinstance(w, Weight) else w for w in weights]
-    groups = _groups(_with_alike_second_scales(settled), wanted)
+    groups = _groups(_with_alike_second_scales(settled, wanted), wanted)
     for name in room.names():
         delattr(layer, name)
     del weights
@@ -184,20 +184,21 @@ def _settled(weight: Weight) -> Weight:
     return Weight(ttype, weight.shape, **parts)
 
 
-def _with_alike_second_scales(weights: list[Weight | Tensor]) -> list[Weight | Tensor]:
-    """Parts of one type whose second scales, of whole tensors, differ have them for each row
-    instead: files that were quantised part by part are one launch, too."""
-    found: dict[str, list[Weight]] = {}
-    for each in weights:
+def _with_alike_second_scales(
+    weights: list[Weight | Tensor], wanted: list[Wish]
+) -> list[Weight | Tensor]:
+    """Parts of one type and wish whose second scales, of whole tensors, differ have them for each
+    row instead: files that were quantised part by part are one launch, too."""
+    alike: dict[tuple[str, Wish], list[int]] = {}
+    for i, (each, wish) in enumerate(zip(weights, wanted, strict=True)):
         if isinstance(each, Weight):
-            found.setdefault(str(each.type), []).append(each)
-    apart = {text for text, of in found.items() if need_second_scales_of_rows([of])}
-    return [
-        each.with_second_scales_of_rows()
-        if isinstance(each, Weight) and str(each.type) in apart
-        else each
-        for each in weights
-    ]
+            alike.setdefault((str(each.type), wish), []).append(i)
+    out = list(weights)
+    for places in alike.values():
+        (found,) = with_alike_second_scales([[cast(Weight, weights[i]) for i in places]])
+        for i, weight in zip(places, found, strict=True):
+            out[i] = weight
+    return out
 
 
 def _groups(rows: list[Weight | Tensor], wanted: list[Wish]) -> list[tuple[list[Any], Wish]]:

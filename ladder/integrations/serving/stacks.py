@@ -24,7 +24,7 @@ from ladder.weight import (
     in_order,
     join,
     join_objection,
-    need_second_scales_of_rows,
+    with_alike_second_scales,
 )
 
 #: The part of a product that a tensor of one expert is, by the engines' names of shards.
@@ -142,8 +142,7 @@ class StackRoom:
         """
         weights = []
         every = [self._parts(layer, place) for place in range(len(self.rooms))]
-        if need_second_scales_of_rows(every):
-            every = [[part.with_second_scales_of_rows() for part in parts] for parts in every]
+        every = with_alike_second_scales(every)
         for room, parts in zip(self.rooms, every, strict=True):
             rows, tensors = [w.shape[0] for w in parts], [w.tensors() for w in parts]
             if why := join_objection(parts[0].type, rows, tensors):

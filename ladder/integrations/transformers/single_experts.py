@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import torch
@@ -30,8 +31,8 @@ from ladder.weight import (
     Weight,
     join,
     join_objection,
-    need_second_scales_of_rows,
     needs_single_rows,
+    with_alike_second_scales,
 )
 
 _PROJECTION = re.compile(r"(?P<experts>.+)\.(?P<number>\d+)\.(?P<projection>[^.]+)")
@@ -158,10 +159,9 @@ class SingleExperts(nn.Module):
                 )
         if len({weight.type for weight in weights.values()}) > 1:
             weights = {name: weight.with_stored_zeros() for name, weight in weights.items()}
-        joined = ([weights[name] for name in names] for names in self._by_expert(stack))
-        if not need_second_scales_of_rows(joined):
-            return weights
-        return {name: weight.with_second_scales_of_rows() for name, weight in weights.items()}
+        by_expert = self._by_expert(stack)
+        joined = with_alike_second_scales([[weights[name] for name in of] for of in by_expert])
+        return dict(zip(chain(*by_expert), chain(*joined), strict=True))
 
     def _weight(self, name: str) -> Weight:
         where, layer = f"{self.stored}.{name}", self.get_submodule(name)
