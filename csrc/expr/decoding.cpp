@@ -229,10 +229,12 @@ std::string no_rounded_operands(const Problem& problem) {
     if (problem.has_scale2() && *problem.weight.scale == operand) {
       return "a second scale would meet products that f16 may not hold";
     }
-    const double most =
-        largest_value(problem) * std::ldexp(2, scales_of(*problem.weight.scale).largest);
-    if ((whole || *problem.weight.scale == Scalar::e4m3) && most > std::ldexp(1, 16)) {
-      return joined("products below ", most, " are more than f16 holds");
+    const double scales = whole ? max_value(*problem.weight.type.scale)
+                                : std::ldexp(2, scales_of(*problem.weight.scale).largest);
+    const double most = largest_value(problem) * scales;
+    const double held = whole ? max_value(element_of(operand)) : std::ldexp(1, 16);
+    if ((whole || *problem.weight.scale == Scalar::e4m3) && most > held) {
+      return joined("products ", whole ? "up to " : "below ", most, " are more than f16 holds");
     }
   }
   if (problem.weight.element == nullptr) {

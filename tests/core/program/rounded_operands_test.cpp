@@ -166,10 +166,11 @@ TEST(RoundedOperands, are_refused_where_they_would_not_be_the_dequantised_weight
             "a second scale would meet products that f16 may not hold");
   // Integer scales are not of the weight's magnitude either.
   EXPECT_EQ(refused("float8_e5m2,group=64,scale=uint4,scale2=float32:channel", Scalar::f16, 65),
-            "products below 917504 are more than f16 holds");
+            "products up to 860160 are more than f16 holds");
   EXPECT_EQ(refused("float8_e4m3,group=64,scale=uint8,scale2=float32", Scalar::f16, 65),
-            "products below 114688 are more than f16 holds");
+            "products up to 114240 are more than f16 holds");
   EXPECT_EQ(refused("float8_e4m3,group=64,scale=uint8,scale2=float32", Scalar::bf16, 65), "");
+  EXPECT_EQ(refused("float8_e4m3,group=64,scale=uint4,scale2=float32", Scalar::f16, 65), "");
   EXPECT_EQ(refused("uint8,group=64,scale=uint8,scale2=float32", Scalar::f16, 65), "");
   EXPECT_EQ(refused("nvfp4", Scalar::f16, 65), "");
   EXPECT_EQ(refused("float6_e5m0,group=32,scale=float16", Scalar::f16, 65),
