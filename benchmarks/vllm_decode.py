@@ -53,6 +53,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from vllm_dummies import experts_of_32, fill_dummies
+
 SHAPES = {
     "8b": {"hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32,
            "num_attention_heads": 32, "num_key_value_heads": 8},
@@ -219,7 +221,7 @@ def child(options: argparse.Namespace) -> None:
     packing = _time_packing() if engine.startswith("ladder") else lambda: 0.0
     from vllm import LLM, SamplingParams
 
-    models = _fill_dummies(_is_mixture(options.shape))
+    models = fill_dummies(_is_mixture(options.shape))
     extra = {}
     if _is_gpt_oss(options.shape) and engine.startswith("mxfp4:"):
         extra["moe_backend"] = engine.partition(":")[2]
@@ -273,62 +275,8 @@ def child(options: argparse.Namespace) -> None:
         print("RESULT", json.dumps(out), flush=True)
     if _is_mixture(options.shape) and options.ranks == 1:
         top = SHAPES[options.shape]["num_experts_per_tok"]
-        out["experts_of_32"] = _experts_of_32(models[0], top, lambda: seconds(1, 256, 1))
+        out["experts_of_32"] = experts_of_32(models[0], top, lambda: seconds(1, 256, 1))
         print("RESULT", json.dumps(out), flush=True)
-
-
-def _fill_dummies(mixture: bool) -> list[Any]:
-    """Have vLLM's dummy weights be random where they are codes, too, and those of a mixture such
-    that its experts are chosen by tokens: all dummies are of one size, so that the biases of a
-    router outweigh what a token says, and those of experts what its embedding does. Models that
-    are loaded come into the list."""
-    from vllm.model_executor.model_loader.dummy_loader import DummyModelLoader
-
-    models: list[Any] = []
-    theirs = DummyModelLoader.load_weights
-
-    # Not initialize_dummy_weights: vLLM 0.26 calls it for the model and then for each module of it,
-    # where names are short, and what was filled by its whole name is a dummy once more.
-    def load_weights(self: Any, model: Any, *rest: Any, **more: Any) -> None:
-        import torch
-
-        theirs(self, model, *rest, **more)
-        models.append(model)
-        for name, tensor in model.state_dict().items():
-            last = name.rpartition(".")[2]
-            if mixture and name.endswith("router.bias"):
-                tensor.zero_()
-            elif mixture and name.endswith(("embed_tokens.weight", "embedding.weight")):
-                tensor.normal_()
-            if tensor.is_floating_point() or tensor.is_meta:
-                continue
-            if last.endswith("scale") and tensor.dtype == torch.uint8:  # e8m0
-                tensor.random_(112, 120)
-            elif last.endswith(("weight", "qweight", "weight_packed")):
-                tensor.view(torch.uint8).random_()
-
-    DummyModelLoader.load_weights = load_weights
-    return models
-
-
-def _experts_of_32(model: Any, top: int, run: Callable[[], Any]) -> list[float]:
-    """Of 32 tokens one behind the other: how many experts they choose, the mean over layers, and
-    how many of them choose one expert at most. ``run`` gives the model more tokens than its graphs
-    have; from then on it runs uncompiled."""
-    chosen: list[Any] = []
-
-    def watch(module: Any, inputs: Any, output: Any) -> None:
-        logits = output[0] if isinstance(output, tuple) else output
-        chosen.append(logits.float().topk(top).indices.cpu())
-
-    for name, module in model.named_modules():
-        if hasattr(module, "do_not_compile"):
-            module.do_not_compile = True
-        if name.endswith(("mlp.router", "mlp.gate")):
-            module.register_forward_hook(watch)
-    run()
-    loads = [part.flatten().bincount() for layer in chosen for part in layer.split(32)]
-    return [sum(int((n > 0).sum()) for n in loads) / len(loads), max(int(n.max()) for n in loads)]
 
 
 def _time_packing() -> Any:

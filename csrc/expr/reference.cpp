@@ -118,10 +118,7 @@ Reference evaluate(const Problem& problem, const ProblemData& data) {
       row_of_weight(problem, data, b * problem.n + n, weight, magnitude);
       const double bias =
           problem.has_bias() ? to_number(problem.formats.bias, data.bias[b * problem.n + n]) : 0;
-      const double scale2 = !problem.has_scale2() ? 1
-                            : problem.weight.type.scale2_of_rows
-                                ? data.scale2_of_rows[b * problem.n + n]
-                                : data.scale2;
+      const double scale2 = data.second_scale(problem, b * problem.n + n);
       for (std::int64_t i = 0; i < m; ++i) {
         double sum = 0, total = 0;
         for (std::int64_t k = 0; k < problem.k; ++k) {

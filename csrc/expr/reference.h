@@ -23,6 +23,9 @@ struct ProblemData {
   std::vector<std::uint32_t> bias;      ///< [batch, n]
   std::vector<std::uint32_t> residual;  ///< [batch, m, n]
   std::vector<std::int32_t> gather;     ///< [k], a permutation
+
+  /// Of a row of [batch, n]; 1 where `problem` has none.
+  float second_scale(const Problem& problem, std::int64_t row) const;
 };
 
 /// y in double, and the sum of the magnitudes of everything added up, which scales its error bound.

@@ -60,10 +60,10 @@ struct TType {
 
 /// Reads "uint4,group=128,scale=float16,zero=midpoint", a named block type ("mxfp4", "nvfp4"), or
 /// an element name alone. Fields after the element:
-///   group=G | channel | tensor | block=RxC   which elements share a scale (default channel)
-///   scale=NAME                   format of the scales (default none)
-///   zero=KIND                    none, midpoint, integer, quantized, original or rescale
-///   scale2=NAME[:tensor | :channel]          one more scale, of the tensor (default) or a row
+///   group=G | channel | tensor | block=RxC  which elements share a scale (default channel)
+///   scale=NAME                              format of the scales (default none)
+///   zero=KIND                               none, midpoint, integer, quantized, original, rescale
+///   scale2=NAME[:tensor | :channel]         one more scale, of the tensor (default) or a row
 /// Throws InvalidArgument that names the field at fault.
 TType parse_ttype(std::string_view text);
 

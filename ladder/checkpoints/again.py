@@ -122,7 +122,8 @@ def convert_again(
     start = time.perf_counter()
     config = read_json(folder / "config.json")
     stored = StoredConfig.from_dict(config["quantization_config"])
-    shards, modules = open_shards(folder), _modules(folder)
+    shards = open_shards(folder)
+    modules = _modules(folder, shards)
     check_entries("skip", skip or (), modules)
     chosen = {
         name: module
@@ -177,8 +178,7 @@ def convert_again(
     return report
 
 
-def _modules(folder: Path) -> dict[str, _Packed]:
-    shards = open_shards(folder)
+def _modules(folder: Path, shards: ShardSet) -> dict[str, _Packed]:
     found = {}
     for row in describe(folder)["modules"]:
         name = row["name"]

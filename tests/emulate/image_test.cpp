@@ -141,8 +141,7 @@ float weight_at(const LinearCase& c, std::int64_t row, std::int64_t column) {
   if (problem.weight.scale)
     value *= static_cast<float>(to_number(*problem.weight.scale, c.data.scales[at]));
   if (problem.weight.stored_zero == Zero::rescale) value -= zero();
-  if (!problem.has_scale2()) return value;
-  return value * (problem.weight.type.scale2_of_rows ? c.data.scale2_of_rows[row] : c.data.scale2);
+  return value * c.data.second_scale(problem, row);
 }
 
 void expect_values(const Target& target, int capability) {

@@ -241,6 +241,21 @@ def test_a_folder_that_is_packed_already_is_refused(tmp_path):
         convert(tmp_path / "packed", tmp_path / "out", TYPE)
 
 
+def test_packed_weights_are_quantised_anew(pipeline, tmp_path):
+    convert(pipeline, tmp_path / "packed", "int8", group_size=16)
+    report = convert(tmp_path / "packed", tmp_path / "again", TYPE, again=True)
+    before, after = (loaded_pipeline(tmp_path / folder) for folder in ("packed", "again"))
+    assert packed_in(after) == packed_in(before) and report.modules == len(packed_in(after))
+    for name in packed_of(after.transformer):
+        values = before.transformer.get_submodule(name).packed_weight.dequantize()
+        made = after.transformer.get_submodule(name).packed_weight
+        assert made == ladder.quantize(values, TYPE)
+    assert any("quantised anew" in note for note in report.notes)
+    with pytest.raises(CheckpointError, match="text_encoder_2 is not quantised"):
+        convert(tmp_path / "packed", tmp_path / "out", TYPE, again=True, parts=["text_encoder_2"])
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize("change", [
     {"_class_name": "ModelMixin"}, {"num_attention_heads": -3}, {"num_attention_heads": "two"},
 ])  # fmt: skip

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from checkpoint_oracle import awq, gptq
-from hf_models import ROOT, TINY, foreign_folder, load
+from hf_models import ROOT, TINY, TWO_LEVELS, foreign_folder, load
 from more_oracles import BITNET, NF4, bitnet, bnb
 from parallel_cases import STYLES, WEIGHTS, enabled, kind, layer, observed, share
 from safetensors.torch import load_file
@@ -24,7 +24,6 @@ from ladder.integrations.transformers.tensor_parallel import Plan, group_of, pre
 
 SIZES = (2, 4)
 PRESENT = [size for size in SIZES if kind() == "cpu" or size <= torch.cuda.device_count()]
-TWO_LEVELS = "uint4,group=32,scale=uint4,zero=midpoint,scale2=float32:channel"
 #: Of each layer, attention and MLP: every part that a weight can have, cut both ways.
 TYPES = [
     ("uint4,group=32,scale=float16,zero=midpoint", "uint3,group=32,scale=float16,zero=midpoint"),

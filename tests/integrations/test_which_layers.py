@@ -7,7 +7,7 @@ import logging
 
 import pytest
 import torch
-from hf_models import TINY, edit_tensors, load, logits
+from hf_models import TINY, TWO_LEVELS, edit_tensors, load, logits
 from safetensors.torch import save_file
 
 import ladder
@@ -90,9 +90,10 @@ def test_conv1d_is_packed_saved_and_loaded_again_exactly(gpt2, tmp_path):
 def test_layers_of_two_levels_of_scales_are_packed_saved_described_and_loaded_again(
     dense_folder, tmp_path
 ):
-    type = "uint4,group=32,scale=uint4,zero=midpoint,scale2=float32:channel"
     expected = None
-    for model, report in through_every_door(dense_folder, tmp_path, type, None, skip=["lm_head"]):
+    for model, report in through_every_door(
+        dense_folder, tmp_path, TWO_LEVELS, None, skip=["lm_head"]
+    ):
         made = logits(model)
         expected = made if expected is None else expected
         assert torch.equal(made, expected) and packed(model) == set(report.packed)
@@ -103,7 +104,7 @@ def test_layers_of_two_levels_of_scales_are_packed_saved_described_and_loaded_ag
     assert torch.equal(logits(load(tmp_path / "again")), expected)
     for folder in ("out", "again"):
         modules = {each["name"]: each for each in describe(tmp_path / folder)["modules"]}
-        assert {each["type"] for each in modules.values()} == {type}
+        assert {each["type"] for each in modules.values()} == {TWO_LEVELS}
         assert modules[name]["bytes"] == layer.packed_weight.nbytes
     layers, _ = packed_layers(tmp_path / "out")
     names = {each.name.rpartition(".")[2] for each in merged_layers(layers)}

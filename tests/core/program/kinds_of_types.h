@@ -49,7 +49,7 @@ constexpr const char* kIntegersOfBytes[] = {
     "int8,channel",
     "uint8,group=128,scale=float16",
     "uint8,group=128,zero=integer",
-    "uint4,group=128,scale=uint4,zero=midpoint,scale2=float32:channel",
+    kIntegerScales,
     "uint3,group=32,scale=uint4,scale2=float32:channel",
     "ternary,group=64,scale=uint6,scale2=float32",
     "uint4,group=64,scale=uint8,zero=midpoint,scale2=float32",

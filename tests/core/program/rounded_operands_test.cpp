@@ -45,9 +45,7 @@ Reference by_rounded_weights(const LinearCase& c) {
                             weight[n * problem.k + k];
         y += term, magnitude += std::fabs(term);
       }
-      if (problem.has_scale2()) {
-        y *= problem.weight.type.scale2_of_rows ? c.data.scale2_of_rows[n] : c.data.scale2;
-      }
+      y *= c.data.second_scale(problem, n);
       if (problem.has_bias()) y += to_number(problem.activation(), c.data.bias[n]);
       out.y.push_back(y), out.magnitude.push_back(magnitude);
     }
