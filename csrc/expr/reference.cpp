@@ -104,6 +104,11 @@ Reference behind_sums(const Problem& problem, const ProblemData& data, Reference
 
 }  // namespace
 
+float ProblemData::second_scale(const Problem& problem, std::int64_t row) const {
+  if (!problem.has_scale2()) return 1;
+  return problem.weight.type.scale2_of_rows ? scale2_of_rows[row] : scale2;
+}
+
 Reference evaluate(const Problem& problem, const ProblemData& data) {
   check(problem);
   const auto m = std::holds_alternative<ImageToColumn>(problem.rows) || problem.windows() != nullptr
