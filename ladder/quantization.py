@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ladder import _library
+from ladder.compensation import Compensated, check_hessian, compensated
 from ladder.errors import InvalidArgument, Unsupported
 from ladder.quantization_range import (
     check_cast,
@@ -57,8 +58,10 @@ def quantize(
     symmetric: bool | None = None,
     method: str = "search",
     scale_dtype: torch.dtype = torch.float16,
+    hessian: Tensor | None = None,
 ) -> Weight:
-    """Quantise a weight matrix to any type, each code the one nearest to its weight.
+    """Quantise a weight matrix to any type, each code the one nearest to its weight, or by a
+    ``hessian`` so that outputs of the layer move least.
 
     With ``zero=rescale`` it is the nearest before products of zero points and scales are rounded.
 
@@ -74,6 +77,10 @@ def quantize(
             (e8m0) the one above may be twice too large for a narrow type, so that "nearest" is
             "search" there, but for MX blocks ("mxfp4", ...).
         scale_dtype: float16, bfloat16 or float32, when ``weight_type`` does not name one.
+        hessian: [K, K], ``x.T @ x`` of inputs x [tokens, K] that the layer is to serve; or
+            [P, K, K], for P equal parts of the rows. Scales and zero points are those without it;
+            codes make up for what others lose, as in GPTQ, and are kept for each row where they
+            do. :func:`ladder.convert` collects it.
     Returns:
         The packed weight, on the device of ``weight``. On CUDA devices it is quantised by kernels,
         to the bit as on the CPU, and waited for; a device that has none (no NVRTC) borrows the CPU
@@ -99,9 +106,26 @@ def quantize(
     )
     if not weight.numel():
         raise InvalidArgument(f"weight has shape {list(weight.shape)}: nothing to quantise")
+    if hessian is not None:
+        return quantize_calibrated(weight, ttype, hessian, method=method).weight
     search = method == "search" or _has_free_powers(ttype)
     with torch.inference_mode(False), torch.no_grad():  # training may follow inference
         return _convert(weight, ttype) if ttype.bits > 8 else _quantize(weight, ttype, search)
+
+
+def quantize_calibrated(
+    weight: Tensor, ttype: TType, hessian: Tensor, *, method: str = "search"
+) -> Compensated:
+    """As :func:`quantize` with a ``hessian``, with what outputs lose."""
+    if ttype.bits > 8:
+        raise InvalidArgument(
+            f'type "{ttype}" has {ttype.bits} bits; a hessian chooses codes of 1 to 8'
+        )
+    check_hessian(hessian, *weight.shape)
+    packed = quantize(weight, ttype, method=method)
+    with torch.inference_mode(False), torch.no_grad():
+        source = weight.detach().to(torch.float32).contiguous()
+        return compensated(source, packed, hessian)
 
 
 def _quantize(weight: Tensor, ttype: TType, search: bool) -> Weight:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -15,8 +15,10 @@ import torch
 from torch import Tensor
 
 from ladder.checkpoints import diffusion
+from ladder.checkpoints.calibrated import Calibration
 from ladder.checkpoints.folder import QUANT_METHOD, StoredConfig
 from ladder.checkpoints.info import describe
+from ladder.checkpoints.model import renamer
 from ladder.checkpoints.model_files import (
     Described,
     ShardFiller,
@@ -28,8 +30,9 @@ from ladder.checkpoints.report import Report, TypeRow
 from ladder.checkpoints.shards import ShardSet, open_shards, read_json
 from ladder.checkpoints.writer import carried_files
 from ladder.errors import CheckpointError, Unsupported
+from ladder.nn.dense_experts import DOWN, STACKS
 from ladder.nn.linear import Linear
-from ladder.nn.report import Progress
+from ladder.nn.report import OutputErrors, Progress, calibrated_lines
 from ladder.nn.select import check_entries, covers
 from ladder.ops import activations
 from ladder.quantization import quantize, weights_of
@@ -110,6 +113,7 @@ def convert_again(
     activation_type: str | None,
     skip: tuple[str, ...] | None,
     convolutions: bool,
+    calibration: Calibration | None,
     force: bool,
     progress: Progress | None,
 ) -> Report:
@@ -162,8 +166,12 @@ def convert_again(
         },
         convolutions=stored.convolutions,
     )
-    moved = _Moved()
-    fill = partial(_fill, shards, chosen, ttype, method, report, moved, progress)
+    moved, made = _Moved(), None
+    if calibration is not None:
+        made = _calibrated(calibration, chosen, stored.convolutions, ttype, method, progress)
+        report.notes += calibrated_lines(made.errors)
+        progress = None
+    fill = partial(_fill, shards, chosen, ttype, method, report, moved, made, progress)
     report.shards, report.bytes_after = write_model(
         folder,
         destination,
@@ -176,6 +184,46 @@ def convert_again(
     report.notes.append(moved.note())
     report.seconds = time.perf_counter() - start
     return report
+
+
+@dataclass(frozen=True)
+class _Made:
+    """Weights by module of the folder, of stacks one for each expert; and the model's errors."""
+
+    weights: dict[str, Sequence[Weight]]
+    errors: dict[str, OutputErrors]
+
+
+def _calibrated(
+    calibration: Calibration,
+    chosen: Mapping[str, _Packed],
+    convolutions: Mapping[str, Sequence[int]],
+    ttype: TType,
+    method: str,
+    progress: Progress | None,
+) -> _Made:
+    rename, _ = renamer(calibration.model)
+    stacks = {stack: parameter for parameter, stack in STACKS.items()}
+    homes: dict[str, tuple[str, str]] = {}  # of a chosen module: the model's, and its parameter
+    wanted: dict[str, tuple[int, ...]] = {}
+    for name, module in chosen.items():
+        owner, _, stack = name.rpartition(".")
+        if module.experts is not None and stack in stacks:
+            parameter = stacks[stack]
+            home = rename(f"{owner}.{parameter}").removesuffix(f".{parameter}")
+            down = parameter == DOWN
+            sizes = (module.n, module.k) if down else (module.k, module.n // 2)
+            homes[name], wanted[home] = (home, parameter), (module.experts, *sizes)
+            continue
+        home = rename(f"{name}.weight").removesuffix(".weight")
+        homes[name] = (home, "")
+        wanted[home] = tuple(convolutions.get(name, (module.n, module.k)))
+    found = calibration.run(wanted, ttype, method, progress)
+    weights: dict[str, Sequence[Weight]] = {
+        name: found.stacks[home][parameter] if parameter else (found.weights[home],)
+        for name, (home, parameter) in homes.items()
+    }
+    return _Made(weights, found.errors)
 
 
 def _modules(folder: Path, shards: ShardSet) -> dict[str, _Packed]:
@@ -227,6 +275,7 @@ def _fill(
     method: str,
     report: Report,
     moved: _Moved,
+    made: _Made | None,
     progress: Progress | None,
     index: int,
     file: ShardFiller,
@@ -245,8 +294,11 @@ def _fill(
         for expert in range(module.experts or 1):
             of = {p: t[expert] for p, t in read.items()} if module.experts is not None else read
             values = module.weight(of, ttype).dequantize()
-            with weights_of(owner), torch.no_grad():
-                weight = quantize(values, ttype, method=method)
+            if made is not None:
+                weight = made.weights[owner][expert].to("cpu")
+            else:
+                with weights_of(owner), torch.no_grad():
+                    weight = quantize(values, ttype, method=method)
             moved.add(values, weight)
             for each, tensor in weight.tensors().items():
                 file.write(f"{owner}.{each}", tensor, expert * tensor.numel() * tensor.itemsize)

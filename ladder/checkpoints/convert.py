@@ -11,10 +11,11 @@ from functools import partial
 from pathlib import Path
 from typing import cast
 
-from torch import Tensor, nn
+from torch import nn
 
 from ladder.checkpoints import diffusion
 from ladder.checkpoints.again import convert_again
+from ladder.checkpoints.calibrated import Calibration
 from ladder.checkpoints.folder import QUANT_METHOD, StoredConfig
 from ladder.checkpoints.hqq_files import written_by_hqq
 from ladder.checkpoints.mixtures import PlannedExperts, plan_experts
@@ -32,10 +33,12 @@ from ladder.checkpoints.shards import ShardSet, open_shards, read_json
 from ladder.checkpoints.source import OLD_KEY, read_quantization, require_folder
 from ladder.checkpoints.writer import carried_files, check_destination
 from ladder.errors import CheckpointError, InvalidArgument, Unsupported
+from ladder.nn.calibration import Calibrated
 from ladder.nn.dense_experts import STACKS
 from ladder.nn.linear import Linear
 from ladder.nn.report import Conversion, Progress
 from ladder.nn.select import (
+    Found,
     Left,
     covers,
     dense_weight,
@@ -61,9 +64,10 @@ _Merged = dict[str, tuple[PlannedExperts, str]]
 class _Planned:
     """A linear layer or convolution by its name in the files."""
 
+    name: str  #: in the model
     n: int
     k: int
-    module: nn.Module  #: of the model, on the meta device
+    module: nn.Linear | nn.Conv2d  #: or a Conv1D of transformers; on the meta device
     tensors: dict[str, Described]  #: part -> dtype, shape
 
 
@@ -80,6 +84,7 @@ def convert(
     convolutions: bool = False,
     parts: Iterable[str] | None = None,
     again: bool = False,
+    calibration: Calibration | None = None,
     force: bool = False,
     progress: Progress | None = None,
 ) -> Report:
@@ -104,10 +109,13 @@ def convert(
             rounded once more, and the report says how far they move. What is dense stays dense, and
             what ``skip`` names as it is packed. ``activation_type`` is that of the new layers;
             static scales of x are dropped.
+        calibration: the model of ``src``, loaded, and what it is called with: codes are chosen by
+            what layers are given, as :func:`ladder.convert` does. Not for pipelines of diffusers.
         force: replace an existing ``dst``.
         progress: called with (module, done, count) after each module.
     Raises:
-        InvalidArgument: arguments out of range, ``dst`` exists, or a weight is not finite.
+        InvalidArgument: arguments out of range, ``dst`` exists, a weight is not finite, or the
+            model of ``calibration`` is not that of ``src`` or cannot be called with a batch.
         CheckpointError: ``src`` is damaged, or quantised already and not a ladder folder to be
             quantised ``again``.
         Unsupported: ``activation_type`` does not take a layer's weight; or transformers or
@@ -122,8 +130,13 @@ def convert(
     require_folder(folder, or_pipeline=True)
     check_apart(folder, destination)
     check_destination(destination, force=force)
-    how = _How(ttype, method, activation_type, convolutions, again, progress)
+    how = _How(ttype, method, activation_type, convolutions, again, calibration, progress)
     of_pipeline = diffusion.is_pipeline(folder)
+    if of_pipeline and calibration is not None:
+        raise InvalidArgument(
+            f"{folder} is a pipeline of diffusers, which is not calibrated: calibrate one of its "
+            "models by ladder.convert"
+        )
     if parts is not None and not of_pipeline:
         raise InvalidArgument(
             f"parts are models of a pipeline of diffusers, and {folder} has no {diffusion.INDEX}"
@@ -149,6 +162,7 @@ class _How:
     activation_type: str | None
     convolutions: bool
     again: bool
+    calibration: Calibration | None
     progress: Progress | None
 
 
@@ -185,6 +199,7 @@ def _convert(
             activation_type=activation_type,
             skip=skip,
             convolutions=how.convolutions,
+            calibration=how.calibration,
             force=force,
             progress=how.progress,
         )
@@ -209,6 +224,12 @@ def _convert(
     for each in experts:
         if why := each.room.activation_objection(activation_type):
             raise Unsupported(f"{each.name}: {why}")
+    made = None
+    if how.calibration is not None:
+        wanted = {plan.name: filters.get(home, (plan.n, plan.k)) for home, plan in plans.items()}
+        wanted |= {each.layer.name: each.layer.layout.shape for each in experts}
+        made = how.calibration.run(wanted, ttype, how.method, how.progress)
+        conversion.errors = made.errors
     merged = {
         name: (each, parameter)
         for each in experts
@@ -236,7 +257,7 @@ def _convert(
         folder,
         destination,
         _described(shards, plans, merged),
-        partial(_fill, shards, plans, merged, ttype, how.method, report, how.progress),
+        partial(_fill, how, shards, plans, merged, made, report),
         files=files,
         force=force,
         **diffusion.config_and_stem(stored, config),
@@ -281,7 +302,7 @@ def _plan(
         if home is None:
             conversion.left[layer.name] = Left("the files have no weight of it", weight.numel())
             continue
-        plans[home] = _planned(shards, home, layer.module, ttype)
+        plans[home] = _planned(shards, home, layer, ttype)
         conversion.add(home, ttype, weight.numel())
         conversion.convolutions += isinstance(layer.module, nn.Conv2d)
     for mixture in layers.experts:
@@ -321,8 +342,9 @@ def _in_model(skip: tuple[str, ...], stored: dict[str, str], model: nn.Module) -
     return entries
 
 
-def _planned(shards: ShardSet, stored: str, module: nn.Module, ttype: TType) -> _Planned:
-    name, weight = f"{stored}.weight", cast(Tensor, module.weight)
+def _planned(shards: ShardSet, stored: str, layer: Found, ttype: TType) -> _Planned:
+    module = cast(nn.Linear, layer.module)
+    name, weight = f"{stored}.weight", module.weight
     entry, shape = shards.entry(name), tuple(weight.shape)
     if len(entry.shape) != len(shape) or entry.dtype not in _FLOATS:
         what = "matrix" if len(shape) == 2 else f"tensor of {len(shape)} dimensions"
@@ -333,7 +355,7 @@ def _planned(shards: ShardSet, stored: str, module: nn.Module, ttype: TType) -> 
         raise CheckpointError(f"{name} has shape {list(entry.shape)}, not {list(shape)}")
     n, k = matrix_of(module, weight).shape
     parts = Linear(k, n, False, ttype, device="meta").packed_weight.tensors()
-    return _Planned(n, k, module, describe_tensors(parts))
+    return _Planned(layer.name, n, k, module, describe_tensors(parts))
 
 
 def _described(
@@ -357,24 +379,25 @@ def _described(
 
 
 def _fill(
+    how: _How,
     shards: ShardSet,
     plans: dict[str, _Planned],
     merged: _Merged,
-    ttype: TType,
-    method: str,
+    made: Calibrated | None,
     report: Report,
-    progress: Progress | None,
     index: int,
     file: ShardFiller,
 ) -> None:
-    row = report.types.setdefault(str(ttype), TypeRow())
+    row = report.types.setdefault(str(how.ttype), TypeRow())
+    progress = how.progress if made is None else None  # calibration has told it
     for name in (name for name, home in shards.home.items() if home == index):
         module = name.removesuffix(".weight")
         if name in merged:
             experts, parameter = merged[name]
             if name != experts.sources[parameter].names[0]:
                 continue
-            tensors = experts.tensors(parameter, shards, method)
+            given = None if made is None else made.stacks[experts.layer.name].get(parameter)
+            tensors = experts.tensors(parameter, shards, how.method, given)
             for full, tensor in tensors.items():
                 file.write(full, tensor)
             if parameter in STACKS:
@@ -388,9 +411,13 @@ def _fill(
         if not name.endswith(".weight") or module not in plans:
             file.copy(shards, name)
             continue
-        plan, dense = plans[module], shards.read([name])[name]
-        with weights_of(name):
-            weight = quantize(matrix_of(plan.module, dense), ttype, method=method)
+        plan = plans[module]
+        if made is not None:
+            weight = made.weights[plan.name].to("cpu")
+        else:
+            dense = shards.read([name])[name]
+            with weights_of(name):
+                weight = quantize(matrix_of(plan.module, dense), how.ttype, method=how.method)
         for part, tensor in weight.tensors().items():
             file.write(f"{module}.{part}", tensor)
         row.add(plan.n, plan.k, weight.nbytes)

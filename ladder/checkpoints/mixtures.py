@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ from ladder.nn.experts import Experts
 from ladder.nn.mixtures import FoundExperts
 from ladder.quantization import weights_of
 from ladder.types import TType
+from ladder.weight import Weight
 
 #: Parameters of experts, and what the tensors of a ladder folder are called.
 _BIASES = {GATE_UP_BIAS: "gate_up.bias", DOWN_BIAS: "down.bias"}
@@ -57,15 +58,45 @@ class PlannedExperts:
             tensors = dict(getattr(self.room, stack).named_buffers())
         return describe_tensors({f"{self.name}.{stack}.{p}": t for p, t in tensors.items()})
 
-    def tensors(self, parameter: str, shards: ShardSet, method: str) -> dict[str, Tensor]:
-        """What :meth:`described` describes: reads, merges and quantises one parameter.
+    def tensors(
+        self,
+        parameter: str,
+        shards: ShardSet,
+        method: str,
+        weights: Sequence[Weight] | None = None,
+    ) -> dict[str, Tensor]:
+        """What :meth:`described` describes: reads, merges and quantises one parameter, or takes the
+        ``weights`` of all experts that it was quantised to already.
 
         Raises:
             CheckpointError: the tensors of the files cannot be merged to the model's parameter.
             InvalidArgument: a weight is not finite, naming the expert.
         """
+        experts = Experts.in_place_of(
+            self.layer.module, self.room.gate_up.weight_type, self.room.down.weight_type,
+            device="meta",
+        )  # fmt: skip
+        if parameter in _BIASES:
+            dense = self._merged(parameter, shards)
+            holder = nn.Module()
+            holder.register_parameter(parameter, nn.Parameter(dense.detach()))
+            experts.take_biases(holder)
+            stack, _, part = _BIASES[parameter].partition(".")
+            return {f"{self.name}.{stack}.{part}": getattr(experts, stack).bias.detach()}
+        stack = STACKS[parameter]
+        if weights is not None:
+            getattr(experts, stack).set_weights(weight.to("cpu") for weight in weights)
+        else:
+            dense = self._merged(parameter, shards)
+            with weights_of(self.name):
+                experts.quantize_stack(parameter, dense, method=method)
+        parts = getattr(experts, stack).named_buffers()
+        return {f"{self.name}.{stack}.{part}": tensor for part, tensor in parts}
+
+    def _merged(self, parameter: str, shards: ShardSet) -> Tensor:
+        """A parameter of the tensors of the files, a bias in the model's dtype."""
         sources = self.sources[parameter]
-        wanted = getattr(self.layer.module, parameter)
+        wanted: Tensor = getattr(self.layer.module, parameter)
         try:
             dense = sources.make(shards.read(sources.names))
         except (RuntimeError, ValueError) as error:
@@ -75,21 +106,7 @@ class PlannedExperts:
                 f"{sources.names[0]} and others make {parameter} {list(dense.shape)}, not "
                 f"{list(wanted.shape)}"
             )
-        experts = Experts.in_place_of(
-            self.layer.module, self.room.gate_up.weight_type, self.room.down.weight_type,
-            device="meta",
-        )  # fmt: skip
-        if parameter in _BIASES:
-            holder = nn.Module()
-            holder.register_parameter(parameter, nn.Parameter(dense.detach().to(wanted.dtype)))
-            experts.take_biases(holder)
-            stack, _, part = _BIASES[parameter].partition(".")
-            return {f"{self.name}.{stack}.{part}": getattr(experts, stack).bias.detach()}
-        with weights_of(self.name):
-            experts.quantize_stack(parameter, dense, method=method)
-        stack = STACKS[parameter]
-        parts = getattr(experts, stack).named_buffers()
-        return {f"{self.name}.{stack}.{part}": tensor for part, tensor in parts}
+        return dense.to(wanted.dtype) if parameter in _BIASES else dense
 
 
 def plan_experts(

@@ -116,10 +116,28 @@ def convert(
             "anew, which rounds them twice.",
         ),
     ] = False,
+    calibration: Annotated[
+        Path | None,
+        typer.Option(
+            help="Text in UTF-8, or token ids (.npy): codes are chosen by what layers are given "
+            "for it (GPTQ), of any type."
+        ),
+    ] = None,
+    windows: Annotated[int, typer.Option(help="--calibration: use this many windows.")] = 128,
+    chunk: Annotated[
+        int | None,
+        typer.Option(
+            help="--calibration: tokens in one window. \[default: 2048, or the model's most]"
+        ),
+    ] = None,
+    device: Annotated[
+        str, typer.Option(help="--calibration: where the model runs: cpu, cuda, ... or auto.")
+    ] = "auto",
     force: Force = False,
     as_json: Json = False,
 ) -> None:
-    """Quantise a floating-point checkpoint without calibration data, and say what stays dense.
+    """Quantise a floating-point checkpoint, each weight to its nearest code or by calibration
+    data, and say what stays dense.
 
     Examples:
 
@@ -134,12 +152,22 @@ def convert(
         ladder convert models/Llama out --type thirds --formats thirds.json
 
         ladder convert models/Llama-FP8-ladder out --type uint4 --again
+
+        ladder convert models/Llama out --type uint3 --calibration wikitext-2.txt
     """
     from ladder.checkpoints.convert import convert
     from ladder.checkpoints.folder import define_from
+    from ladder.checkpoints.source import require_folder
+    from ladder.checkpoints.writer import check_destination
+    from ladder.cli.calibration import calibration_of
 
     if formats is not None:
         define_from(formats)
+    loaded = None
+    if calibration is not None:
+        require_folder(src)  # before a model is loaded
+        check_destination(dst, force=force)
+        loaded = calibration_of(src, calibration, windows, chunk, device)
     with progress_bar("convert", quiet=as_json) as progress:
         report = convert(
             src,
@@ -153,6 +181,7 @@ def convert(
             convolutions=convolutions,
             parts=tuple(part) if part else None,
             again=again,
+            calibration=loaded,
             force=force,
             progress=progress,
         )

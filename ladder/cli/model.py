@@ -32,6 +32,19 @@ def transformers_for(command: str) -> Any:
     return transformers
 
 
+def tokenizer_of(folder: Path) -> Any:
+    """Raises InvalidArgument where the folder has none that transformers reads."""
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(str(folder))
+    except (OSError, ValueError) as error:
+        said = (str(error).splitlines() or [type(error).__name__])[0]
+        raise InvalidArgument(
+            f"{folder} has no tokenizer that transformers reads, so give token ids: {said}"
+        ) from None
+
+
 def load_model(command: str, folder: Path, dtype: str, device: str) -> Any:
     """The language model of any folder that :func:`ladder.checkpoints.info.describe` knows, on
     ``device``, packed where the folder is."""

@@ -9,7 +9,7 @@ from typing import Annotated, cast
 
 import typer
 
-from ladder.cli.model import check_model, load_model, transformers_for
+from ladder.cli.model import check_model, load_model, tokenizer_of, transformers_for
 from ladder.cli.output import Json, print_json, print_table, progress_bar
 
 
@@ -51,7 +51,7 @@ def ppl(
     if (tokens is None) == (text is None):
         given = "both are" if tokens else "neither is"
         raise InvalidArgument(f"give token ids or --text FILE; {given} given")
-    transformers = transformers_for("ppl")
+    transformers_for("ppl")
     check_model(model, dtype)
 
     from ladder.evaluate.measure import device_of
@@ -62,8 +62,7 @@ def ppl(
     if tokens is not None:
         ids = load_tokens(tokens, chunk=chunk, limit=limit)
     else:
-        tokenizer = transformers.AutoTokenizer.from_pretrained(str(model))
-        ids = load_text(cast(Path, text), tokenizer, chunk=chunk, limit=limit)
+        ids = load_text(cast(Path, text), tokenizer_of(model), chunk=chunk, limit=limit)
     loaded = load_model("ppl", model, dtype, device)
     if dequantize:
         dense(loaded)

@@ -67,6 +67,14 @@ def load_text(
     return _windows(torch.tensor(tokenizer(text)["input_ids"]).long(), str(path), chunk, limit)
 
 
+def spread(windows: Tensor, count: int) -> Tensor:
+    """At most ``count`` of ``windows`` [W, length], as far apart as they lie: the first, the last
+    and such between them."""
+    if count >= len(windows):
+        return windows
+    return windows[torch.linspace(0, len(windows) - 1, count).round().long()]
+
+
 def _windows(ids: Tensor, path: str, chunk: int, limit: int | None) -> Tensor:
     if chunk < 2 or (limit is not None and limit < 1):
         raise InvalidArgument(f"chunk is {chunk} and limit {limit}, not at least 2 and 1")

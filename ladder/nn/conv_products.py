@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from ladder import ops
@@ -61,7 +61,7 @@ def padded(conv: Conv2d, x: Tensor) -> tuple[Tensor, Geometry]:
     return x, Geometry(*sizes, (0, 0), conv.dilation)
 
 
-def filters(conv: Conv2d, values: Tensor) -> Tensor:
+def filters(conv: Conv2d | nn.Conv2d, values: Tensor) -> Tensor:
     """[F, C / groups, Y, X] of the values of the weight, sharing their memory."""
     shape = (conv.out_channels, *conv.kernel_size, conv.in_channels // conv.groups)
     return values.view(shape).permute(0, 3, 1, 2)

@@ -6,12 +6,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, cast
 
-from torch import nn
+from torch import Tensor, nn
 
 from ladder.errors import InvalidArgument, Unsupported
 from ladder.nn.arguments import check_model
+from ladder.nn.calibration import Calibrated, calibrated
 from ladder.nn.conv import Conv2d
 from ladder.nn.experts import Experts
 from ladder.nn.linear import Linear
@@ -20,7 +21,8 @@ from ladder.nn.packed import PackedModule
 from ladder.nn.report import Conversion, Progress
 from ladder.nn.select import Found, check_entries, covers, entries_of, is_linear, survey
 from ladder.nn.select_conv import convolutions as convolutions_of
-from ladder.quantization import weights_of
+from ladder.nn.select_conv import matrix_of
+from ladder.quantization import quantize, weights_of
 from ladder.types import TType, with_defaults
 
 #: What calls and gradients of a module go through. The dictionaries themselves go from one module
@@ -42,6 +44,7 @@ def convert(
     method: str = "search",
     activation_type: str | None = None,
     convolutions: bool = False,
+    calibration: object = None,
     progress: Progress | None = None,
 ) -> Conversion:
     """Replace the linear layers of ``model``, ``nn.Linear`` and transformers' Conv1D, by
@@ -64,14 +67,20 @@ def convert(
             follow each other ("lm_head", "mlp", "layers.0"). Each but "lm_head" must name one.
             None: the output embedding, as ``get_output_embeddings`` of a model of transformers
             says, else what is called "lm_head". ``()``: nothing.
+        calibration: what the model is called with, for its codes to be chosen by what layers are
+            given (:mod:`ladder.nn.calibration`): an iterable of tensors, tuples of arguments or
+            mappings of arguments by name; of a tensor [B, ...] each row is a batch of its own.
+            None: each weight has its nearest code.
         progress: called with (name, done, count) after each layer, experts after linear layers,
-            convolutions last.
+            convolutions last; with ``calibration`` in the order in which they run.
     Returns:
         What was packed, what was left and why; ``print`` shows it. The log has it as well.
     Raises:
         InvalidArgument: an entry of ``skip`` that names no module; or a weight that cannot be
             quantised, naming its module. Modules before it have been replaced; the model computes
-            the same function of what it then holds. So for activation types.
+            the same function of what it then holds. So for activation types. With ``calibration``:
+            the model cannot be called with a batch, or gives a layer what is not finite; modules
+            before it are dense then, with the values of quantised weights.
         Unsupported: ``activation_type`` does not take a weight, naming its module.
     """
     check_model(model)
@@ -83,7 +92,6 @@ def convert(
     skip = None if skip is None else entries_of("skip", skip)
     layers = survey(model, skip)
     report = Conversion(left=layers.left)
-    options: Any = {"method": method, "activation_type": activation_type}
     every: list[Found | FoundExperts] = [*layers.found, *layers.experts]
     if convolutions:
         found, left = convolutions_of(model, skip, ttype)
@@ -91,14 +99,13 @@ def convert(
             report.left.pop(f"{conv.name}.weight", None)
         report.left.update(left)
         every.extend(found)
+    made = None
+    if calibration is not None:
+        made = calibrated(model, every, ttype, calibration, method=method, progress=progress)
+        report.errors = made.errors
     for done, layer in enumerate(every, start=1):
         with weights_of(layer.name):
-            if isinstance(layer, FoundExperts):
-                packed: nn.Module = Experts.from_dense(layer.module, ttype, **options)
-            elif isinstance(layer.module, nn.Conv2d):
-                packed = Conv2d.from_float(layer.module, ttype, method=method)
-            else:
-                packed = Linear.from_linear(layer.module, ttype, **options)
+            packed = _packed(layer, ttype, method, activation_type, made)
         if isinstance(layer, FoundExperts):
             for name, weights in layer.stacks().values():
                 report.add(name, ttype, weights, layer.layout.shape[0])
@@ -107,10 +114,33 @@ def convert(
             report.add(layer.name, ttype, packed.out_features * packed.in_features)
             report.convolutions += isinstance(packed, Conv2d)
         replace(model, layer.names, layer.module, packed)
-        if progress is not None:
+        if progress is not None and made is None:
             progress(layer.name, done, len(every))
     report.log()
     return report
+
+
+def _packed(
+    layer: Found | FoundExperts,
+    ttype: TType,
+    method: str,
+    activation_type: str | None,
+    made: Calibrated | None,
+) -> nn.Module:
+    """What takes the place of a layer, of weights that have been ``made`` or are now."""
+    module = layer.module
+    if isinstance(layer, FoundExperts):
+        given = None if made is None else made.stacks.pop(layer.name)
+        return Experts.from_dense(
+            module, ttype, method=method, activation_type=activation_type, weights=given
+        )
+    if made is not None:
+        weight = made.weights.pop(layer.name)
+    else:
+        weight = quantize(matrix_of(module, cast(Tensor, module.weight)), ttype, method=method)
+    if isinstance(module, nn.Conv2d):
+        return Conv2d.in_place_of(module, weight)
+    return Linear.in_place_of(module, weight, activation_type=activation_type)
 
 
 def set_activation_type(

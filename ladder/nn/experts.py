@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from ladder.nn.stack_image import prepared
 from ladder.ops import activations
 from ladder.ops.transforms import autocast, check_tensor, transformed
 from ladder.types import TType, with_defaults
-from ladder.weight import check_columns
+from ladder.weight import Weight, check_columns
 
 #: Why a program of torch's cannot hold a layer of experts.
 _NO_TRACE = (
@@ -68,10 +69,15 @@ class Experts(PackedExperts):
         down_type: str | TType | None = None,
         method: str = "search",
         activation_type: str | None = None,
+        weights: Mapping[str, Sequence[Weight]] | None = None,
     ) -> Experts:
         """Quantise an experts module of transformers (Mixtral, Qwen MoE, OLMoE, DeepSeek, gpt-oss,
         ...), each weight of each expert as :func:`ladder.quantize` does. Biases share the memory of
         the module's unless they change their order (gpt-oss).
+
+        Args:
+            weights: what ``gate_up_proj`` and ``down_proj`` were quantised to already, E each, the
+                gate's rows first.
 
         Raises:
             InvalidArgument: ``module`` is something else, packed experts included; or a weight is
@@ -87,8 +93,11 @@ class Experts(PackedExperts):
         packed = cls.in_place_of(
             module, first, second, activation_type=activation_type, device="meta"
         )
-        for name in STACKS:
-            packed.quantize_stack(name, getattr(module, name), method=method)
+        for name, stack in STACKS.items():
+            if weights is not None:
+                getattr(packed, stack).set_weights(weights[name])
+            else:
+                packed.quantize_stack(name, getattr(module, name), method=method)
         packed.take_biases(module)
         return packed
 

@@ -76,12 +76,24 @@ class LinearForms(ScalesColumns):
             )
         if not is_linear(linear):
             raise InvalidArgument(f"linear is of {type(linear).__name__}, not nn.Linear")
-        dense, bias = dense_weight(linear), cast("Tensor | None", linear.bias)
         weight = quantize(
-            dense, weight_type, group_size=group_size, symmetric=symmetric, method=method
+            dense_weight(linear),
+            weight_type,
+            group_size=group_size,
+            symmetric=symmetric,
+            method=method,
         )
+        return cls.in_place_of(linear, weight, activation_type=activation_type)
+
+    @classmethod
+    def in_place_of(
+        cls, linear: nn.Module, weight: Weight, *, activation_type: str | None = None
+    ) -> Self:
+        """A module that holds ``weight``, made of that of ``linear``, an ``nn.Linear`` or a Conv1D
+        of transformers, whose bias it shares."""
+        bias = cast("Tensor | None", linear.bias)
         module = cls.from_weight(weight, bias, activation_type=activation_type)
-        module.dtype, module._conv1d = dense.dtype, is_conv1d(linear)
+        module.dtype, module._conv1d = dense_weight(linear).dtype, is_conv1d(linear)
         return module.train(linear.training)
 
     def dequantize(self, dtype: torch.dtype | None = None) -> nn.Module:

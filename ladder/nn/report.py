@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -19,6 +20,27 @@ _NAMES_SHOWN = 3
 _log = logging.getLogger("ladder")
 
 
+@dataclass
+class OutputErrors:
+    """What quantising does to the outputs of a layer on calibration data: sums of squares.
+
+    Attributes:
+        error: with the weights that the layer has.
+        nearest: had each weight its nearest code.
+        size: of the outputs.
+        weights: how many matrices the layer has: several of experts.
+        unseen: how many of them no input reached; they have the nearest codes.
+        few: how many had inputs, but fewer than columns.
+    """
+
+    error: float = 0.0
+    nearest: float = 0.0
+    size: float = 0.0
+    weights: int = 0
+    unseen: int = 0
+    few: int = 0
+
+
 @dataclass(repr=False)
 class Conversion:
     """What was packed, what stays dense, and why. ``print`` and the prompt show it as text.
@@ -29,6 +51,7 @@ class Conversion:
         weights: elements of the packed matrices.
         stacks: of ``packed``, stack of experts -> how many matrices it has.
         convolutions: how many of ``packed`` are such, not linear layers.
+        errors: of calibrated layers, by name.
     """
 
     packed: dict[str, str] = field(default_factory=dict)
@@ -36,6 +59,7 @@ class Conversion:
     weights: int = 0
     stacks: dict[str, int] = field(default_factory=dict)
     convolutions: int = 0
+    errors: dict[str, OutputErrors] = field(default_factory=dict)
 
     def add(self, name: str, ttype: TType | str, weights: int, experts: int = 0) -> None:
         """Note a packed module, or a stack of so many ``experts``."""
@@ -73,7 +97,7 @@ class Conversion:
         for reason, group in reasons.items():
             weights = sum(left.weights for left in group.values())
             lines.append(f"  {reason}: {_listed(group)} ({_count(weights)} weights)")
-        return lines
+        return lines + list(calibrated_lines(self.errors))
 
     def __str__(self) -> str:
         return "\n".join(self.lines())
@@ -99,6 +123,27 @@ class Conversion:
             f"{matrices} matrices of experts stay dense, {_count(weights)} weights or "
             f"{weights / everything:.0%} of the model, such as {_listed(experts)}: "
             f"{next(iter(experts.values())).reason}"
+        )
+
+
+def calibrated_lines(errors: Mapping[str, OutputErrors]) -> Iterator[str]:
+    """How far outputs move: the root mean square over layers, each by its own size."""
+    seen = [each for each in errors.values() if each.size]
+    if seen:
+        now = math.sqrt(sum(each.error / each.size for each in seen) / len(seen))
+        nearest = math.sqrt(sum(each.nearest / each.size for each in seen) / len(seen))
+        yield (
+            f"calibrated {len(seen)} layers: their outputs move by {now:.2%} of their size, with "
+            f"the nearest codes by {nearest:.2%}"
+        )
+    if unseen := [name for name, each in errors.items() if each.unseen]:
+        count = sum(errors[name].unseen for name in unseen)
+        yield f"no calibration data reached {count} matrices, of {_listed(unseen)}"
+    if few := [name for name, each in errors.items() if each.few]:
+        count = sum(errors[name].few for name in few)
+        yield (
+            f"{count} matrices had fewer inputs than columns, and more calibration data would "
+            f"serve them: of {_listed(few)}"
         )
 
 

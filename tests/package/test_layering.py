@@ -15,6 +15,7 @@ PYTHON = (
         "types",
         "ops",
         "weight",
+        "compensation",
         "quantization_range",
         "quantization",
         "cuda",

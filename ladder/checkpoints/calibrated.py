@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Calibrating the weights of a folder, by the model that was loaded from it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from ladder.errors import InvalidArgument
+from ladder.nn.calibration import Calibrated, calibrated
+from ladder.nn.dense_experts import has_stacks, layout_of
+from ladder.nn.hessians import Layer
+from ladder.nn.mixtures import FoundExperts
+from ladder.nn.report import Progress
+from ladder.nn.select import Found, dense_weight, is_linear
+from ladder.types import TType
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """What a folder is calibrated by.
+
+    Attributes:
+        model: of the folder, loaded and dense, in the dtype and on the device in which it is to be
+            run. Its weights become the quantised ones.
+        batches: what it is called with, as :func:`ladder.convert` takes them.
+    """
+
+    model: nn.Module
+    batches: object
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.model, nn.Module):
+            raise InvalidArgument(f"model is of {type(self.model).__name__}, not nn.Module")
+
+    def run(
+        self,
+        wanted: Mapping[str, tuple[int, ...]],
+        ttype: TType,
+        method: str,
+        progress: Progress | None,
+    ) -> Calibrated:
+        """Quantise the modules ``wanted``: the shape of the weight of each, of experts (E, H, I).
+
+        Raises:
+            InvalidArgument: the model has not these modules; else as
+                :func:`ladder.nn.calibration.calibrated`.
+        """
+        layers = list(self._layers(wanted))
+        return calibrated(self.model, layers, ttype, self.batches, method=method, progress=progress)
+
+    def _layers(self, wanted: Mapping[str, tuple[int, ...]]) -> Iterable[Layer]:
+        modules = dict(self.model.named_modules())
+        for name, shape in wanted.items():
+            layer, found = _layer(name, modules.get(name))
+            if layer is None or found != shape:
+                has = "no such dense layer" if layer is None else f"one of {list(found)}"
+                raise InvalidArgument(
+                    f"model is not that of the folder, which has {name} of {list(shape)}: it has "
+                    f"{has}"
+                )
+            yield layer
+
+
+def _layer(name: str, module: Any) -> tuple[Layer | None, tuple[int, ...]]:
+    """A dense layer with the shape of its weight, [N, K] of a linear one, of experts (E, H, I).
+    None for others."""
+    if module is not None and has_stacks(module):
+        layout = layout_of(module)
+        if not isinstance(layout, str):
+            return FoundExperts((name,), module, layout), layout.shape
+    elif is_linear(module) or isinstance(module, nn.Conv2d):
+        of_linear = is_linear(module)
+        weight: Tensor = dense_weight(module) if of_linear else module.weight
+        return Found((name,), module), tuple(weight.shape)
+    return None, ()

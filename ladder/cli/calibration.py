@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The data and the model of ``ladder convert --calibration``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ladder.cli.model import tokenizer_of, transformers_for
+
+if TYPE_CHECKING:
+    from ladder.checkpoints.calibrated import Calibration
+
+#: Tokens of a window, unless the model takes fewer.
+_CHUNK = 2048
+
+
+def calibration_of(
+    folder: Path, data: Path, windows: int, chunk: int | None, device: str
+) -> Calibration:
+    """The model of ``folder``, dense and on ``device``, and windows of the text or token ids
+    ``data``.
+
+    On a GPU the model has the dtype of the folder, elsewhere float32; so do packed folders
+    everywhere, whose values 16 bits would round.
+
+    Raises:
+        InvalidArgument: no such device, or no window of two tokens in ``data``.
+        CheckpointError: the folder cannot be loaded by transformers.
+    """
+    transformers = transformers_for("convert --calibration")
+    import torch
+
+    from ladder.checkpoints.calibrated import Calibration
+    from ladder.checkpoints.model import meta_model
+    from ladder.errors import InvalidArgument
+    from ladder.evaluate.measure import device_of
+    from ladder.evaluate.perplexity import load_text, load_tokens, spread
+    from ladder.integrations.transformers import dense
+
+    if windows < 1:
+        raise InvalidArgument(f"--windows is {windows}, not positive")
+    device = device_of(device)
+    kind: Any = type(meta_model(folder))
+    if not issubclass(kind, transformers.PreTrainedModel):
+        raise InvalidArgument(
+            f"{folder} has a {kind.__name__}, which text does not calibrate: give ladder.convert "
+            "what the model is called with"
+        )
+    config = transformers.AutoConfig.from_pretrained(str(folder), local_files_only=True)
+    most = getattr(config.get_text_config(), "max_position_embeddings", None) or _CHUNK
+    length = chunk or min(_CHUNK, most)
+    if data.suffix == ".npy":
+        ids = load_tokens(data, chunk=length)
+    else:
+        ids = load_text(data, tokenizer_of(folder), chunk=length)
+    packed = getattr(config, "quantization_config", None) is not None
+    dtype = torch.float32 if packed or torch.device(device).type == "cpu" else "auto"
+    model = kind.from_pretrained(str(folder), dtype=dtype)
+    return Calibration(dense(model).to(device), spread(ids, windows))

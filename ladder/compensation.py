@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Codes that make up for each other's rounding, by what a layer's inputs are like.
+
+Rounding each weight to its nearest code ignores that inputs go together. GPTQ (Frantar et al.,
+2022) rounds one column after the other, and takes what a column lost, as far as inputs of later
+columns tell it, from the weights of these. Only codes are chosen here: scales and zero points are
+those of a weight that is packed already, so that every tType is served alike, and columns may come
+in any order, those with the largest inputs first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from ladder import ops
+from ladder.errors import InvalidArgument
+from ladder.types import TType, dtype_name
+from ladder.weight import Weight
+
+#: Added to the diagonal of the Hessian, of its mean; ten times as much where that does not do.
+_DAMPING = 0.01
+#: Columns between two updates of all later ones.
+_COLUMNS = 128
+
+
+@dataclass(frozen=True)
+class Compensated:
+    """A weight, and the error of its layer's outputs: sums of squares over rows and inputs.
+
+    Attributes:
+        error: of the weight.
+        nearest: of the weight before, whose codes are the nearest.
+        size: of the outputs themselves.
+    """
+
+    weight: Weight
+    error: float
+    nearest: float
+    size: float
+
+
+def check_hessian(hessian: object, n: int, k: int) -> None:
+    """Raise InvalidArgument unless ``hessian`` is, for a weight [n, k], a floating-point tensor
+    [k, k] or [parts, k, k] of finite numbers, none of its diagonals below zero."""
+    if not isinstance(hessian, Tensor) or not hessian.is_floating_point():
+        given = dtype_name(hessian.dtype) if isinstance(hessian, Tensor) else type(hessian).__name__
+        raise InvalidArgument(f"hessian is of {given}, not a floating-point tensor")
+    shape = list(hessian.shape)
+    parts = shape[0] if len(shape) == 3 else 1
+    if len(shape) not in (2, 3) or shape[-2:] != [k, k] or parts == 0 or n % parts:
+        raise InvalidArgument(
+            f"hessian has shape {shape}, not {[k, k]}, or such for each of some equal parts of "
+            f"{n} rows"
+        )
+    if not bool(hessian.isfinite().all()):
+        at = (~hessian.isfinite()).nonzero()[0].tolist()
+        raise InvalidArgument(f"hessian at {at} is {hessian[tuple(at)].item()}, not finite")
+    diagonal = hessian.diagonal(dim1=-2, dim2=-1)
+    if bool((diagonal < 0).any()):
+        at = (diagonal < 0).nonzero()[0].tolist()
+        raise InvalidArgument(
+            f"hessian has {diagonal[tuple(at)].item():.3g} on its diagonal, at {at[-1]}: no sum of "
+            "squares is below zero"
+        )
+
+
+def compensated(source: Tensor, packed: Weight, hessian: Tensor) -> Compensated:
+    """Choose the codes of ``packed`` anew, so that outputs move least.
+
+    Args:
+        source: [N, K] float32, the weight.
+        packed: ``source`` quantised.
+        hessian: [K, K], sums of ``x[i] * x[j]`` over inputs x; or [P, K, K], of P equal parts of
+            the rows.
+    Returns:
+        The better of ``packed`` and the weight with new codes, row by row: by
+        ``e @ hessian @ e.T`` of what a row's values are off.
+    """
+    parts = hessian.to(source.device, torch.float32).view(-1, *hessian.shape[-2:])
+    before = _errors(packed.dequantize() - source, parts)
+    codes = _codes(source, packed, parts)
+    made = replace(packed, qweight=ops.pack(codes, packed.type.bits))
+    after = _errors(made.dequantize() - source, parts)
+    better = after < before
+    made = replace(packed, qweight=torch.where(better[:, None], made.qweight, packed.qweight))
+    error = torch.where(better, after, before).sum().item()
+    size = _errors(source, parts).sum().item()
+    return Compensated(made, error, before.sum().item(), size)
+
+
+def _errors(rows: Tensor, parts: Tensor) -> Tensor:
+    """[N]: ``row @ hessian @ row`` of each row, the Hessian that of its part of the rows."""
+    of_parts = rows.view(parts.shape[0], -1, rows.shape[1])
+    return ((of_parts @ parts) * of_parts).sum(2).clamp_(min=0).view(-1)
+
+
+def _codes(source: Tensor, packed: Weight, parts: Tensor) -> Tensor:
+    """[N, K] uint8."""
+    levels, code_of = (tensor.to(source.device) for tensor in _levels(packed.type))
+    every = (source, *_grid(packed, levels, code_of))
+    made = []
+    for part, each in enumerate(parts):
+        rows, step, shift = (tensor.chunk(len(parts))[part] for tensor in every)
+        made.append(_codes_of_part(rows, step, shift, levels, code_of, each))
+    return torch.cat(made)
+
+
+def _codes_of_part(
+    source: Tensor, step: Tensor, shift: Tensor, levels: Tensor, code_of: Tensor, hessian: Tensor
+) -> Tensor:
+    n, k = source.shape
+    order = hessian.diagonal().argsort(descending=True)
+    factor = _factor(hessian[order][:, order])
+    middles = (levels[1:] + levels[:-1]) / 2
+    # Columns are rows from here on: each is read and written as a whole.
+    rest, step, shift = (tensor.T[order].contiguous() for tensor in (source, step, shift))
+    inverse = torch.where(step == 0, 0, 1 / step)
+    codes = torch.empty(k, n, dtype=torch.uint8, device=source.device)
+    for start in range(0, k, _COLUMNS):
+        end = min(start + _COLUMNS, k)
+        block, own = rest[start:end], factor[start:end, start:end]
+        lost = torch.empty_like(block)
+        for at, column in enumerate(range(start, end)):
+            values = block[at]
+            index = torch.bucketize((values - shift[column]) * inverse[column], middles)
+            codes[column] = code_of[index]
+            rounded = levels[index] * step[column] + shift[column]
+            lost[at] = (values - rounded) / own[at, at]
+            block[at + 1 :] -= own[at, at + 1 :, None] * lost[at]
+        rest[end:] -= factor[start:end, end:].T @ lost
+    out = torch.empty_like(codes)
+    out[order] = codes
+    return out.T.contiguous()
+
+
+def _factor(hessian: Tensor) -> Tensor:
+    """The upper triangular U with ``U.T @ U`` the inverse of ``hessian``, damped until it has
+    one."""
+    diagonal = hessian.diagonal()
+    mean = diagonal.mean() if bool(diagonal.any()) else diagonal.new_ones(())
+    # An input that is always zero tells nothing of others, and costs nothing.
+    diagonal = torch.where(diagonal == 0, mean, diagonal)
+    damping = _DAMPING
+    while True:
+        damped = hessian.clone()
+        damped.diagonal().copy_(diagonal + damping * mean)
+        lower, failed = torch.linalg.cholesky_ex(damped)
+        if not bool(failed):
+            upper, failed = torch.linalg.cholesky_ex(torch.cholesky_inverse(lower), upper=True)
+            if not bool(failed):
+                return upper
+        damping *= 10
+
+
+def _levels(ttype: TType) -> tuple[Tensor, Tensor]:
+    """The finite values of a type's codes, each once and in order, and the least code of each."""
+    values = ttype.element.values.to(torch.float32)
+    order = values.sort(stable=True).indices
+    order = order[values[order].isfinite()]
+    ordered = values[order]
+    first = torch.cat((ordered.new_ones(1), ordered.diff())) > 0
+    return ordered[first], order[first].to(torch.uint8)
+
+
+def _grid(packed: Weight, levels: Tensor, code_of: Tensor) -> tuple[Tensor, Tensor]:
+    """[N, K] each: a code's value is ``level * step + shift``, whatever scales and zero points a
+    type has."""
+    least, most = levels.abs().argmin(), levels.abs().argmax()
+
+    def values_of(level: Tensor) -> Tensor:
+        codes = code_of[level].expand(packed.shape).contiguous()
+        return replace(packed, qweight=ops.pack(codes, packed.type.bits)).dequantize()
+
+    at_least, at_most = values_of(least), values_of(most)
+    step = (at_most - at_least) / (levels[most] - levels[least])
+    return step, at_least - step * levels[least]

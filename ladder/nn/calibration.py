@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Quantising the layers of a model by what a model makes of calibration data (GPTQ, for every
+tType)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from torch import Tensor, nn
+
+from ladder.errors import InvalidArgument
+from ladder.nn.blocks import at_rest, calls_of, in_turn
+from ladder.nn.conv_products import filters
+from ladder.nn.dense_experts import STACKS
+from ladder.nn.hessians import Hessians, Layer
+from ladder.nn.mixtures import FoundExperts
+from ladder.nn.report import OutputErrors, Progress
+from ladder.nn.select import dense_weight
+from ladder.nn.select_conv import matrix_of
+from ladder.quantization import quantize, quantize_calibrated, weights_of
+from ladder.types import TType
+from ladder.weight import Weight
+
+
+@dataclass
+class Calibrated:
+    """What :func:`calibrated` makes.
+
+    Attributes:
+        weights: of linear layers and convolutions, by name.
+        stacks: of experts, by name and then by parameter: a weight for each expert.
+        errors: of each layer, by name.
+    """
+
+    weights: dict[str, Weight] = field(default_factory=dict)
+    stacks: dict[str, dict[str, list[Weight]]] = field(default_factory=dict)
+    errors: dict[str, OutputErrors] = field(default_factory=dict)
+
+
+def calibrated(
+    model: nn.Module,
+    layers: Sequence[Layer],
+    ttype: TType,
+    batches: object,
+    *,
+    method: str = "search",
+    progress: Progress | None = None,
+) -> Calibrated:
+    """Quantise ``layers`` of ``model`` so that what they give for ``batches`` moves least.
+
+    Each weight is quantised to ``ttype`` as :func:`ladder.quantize` does, and its codes are chosen
+    anew by :mod:`ladder.compensation`. Layers of a block have inputs that quantised blocks before
+    it give. Dense weights of ``model`` become the values of the quantised ones, in their dtype.
+
+    Args:
+        batches: as :func:`ladder.nn.blocks.calls_of`.
+        progress: called with (name, done, count) after each layer.
+    Raises:
+        InvalidArgument: nothing to call the model with, a batch with which it cannot be called, or
+            a weight or input that is not finite, naming the layer. Layers before it have values of
+            quantised weights.
+    """
+    calls, made = calls_of(batches), Calibrated()
+    with at_rest(model):
+        for some, hessians in in_turn(model, layers, calls):
+            for layer in some:
+                with weights_of(layer.name):
+                    _quantize(layer, hessians.pop(layer.name), ttype, method, made)
+                if progress is not None:
+                    progress(layer.name, len(made.errors), len(layers))
+    return made
+
+
+def _quantize(
+    layer: Layer, hessians: Hessians, ttype: TType, method: str, made: Calibrated
+) -> None:
+    errors = made.errors.setdefault(layer.name, OutputErrors())
+
+    def quantized(source: Tensor, hessian: Tensor | None, inputs: int) -> Weight:
+        errors.weights += 1
+        errors.few += 0 < inputs < source.shape[1]
+        if hessian is None:
+            errors.unseen += 1
+            return quantize(source, ttype, method=method)
+        if not bool(hessian.isfinite().all()):
+            raise InvalidArgument("calibration data gives it inputs that are not finite")
+        found = quantize_calibrated(source, ttype, hessian, method=method)
+        errors.error += found.error
+        errors.nearest += found.nearest
+        errors.size += found.size
+        return found.weight
+
+    if not isinstance(layer, FoundExperts):
+        module: Any = layer.module
+        weight = quantized(matrix_of(module, module.weight), hessians.of_rows(), hessians.inputs())
+        made.weights[layer.name] = weight
+        values = weight.dequantize(module.weight.dtype)
+        if isinstance(module, nn.Conv2d):
+            module.weight.copy_(filters(module, values))
+        else:
+            dense_weight(module).copy_(values)
+        return
+    stacks = made.stacks.setdefault(layer.name, {})
+    for name in STACKS:
+        parameter, of = cast(Tensor, layer.module._parameters[name]), layer.layout
+        stacks[name] = []
+        for expert in range(of.shape[0]):
+            with weights_of(f"{name}[{expert}]"):
+                source = of.rows(name, parameter[expert])
+                inputs = hessians.inputs(name, expert)
+                weight = quantized(source, hessians.of_expert(name, expert), inputs)
+            stacks[name].append(weight)
+            values = of.as_dense(name, weight.dequantize(parameter.dtype)[None])
+            parameter[expert].copy_(values[0])

@@ -1,0 +1,281 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``ladder.convert(calibration=...)``: what layers are given, block by block."""
+
+import copy
+import re
+
+import hf_mixtures
+import pytest
+import torch
+import transformers
+from hf_models import TINY, TWO_LEVELS, logits
+from torch import nn
+
+import ladder
+from ladder.errors import InvalidArgument
+from ladder.nn import blocks
+from ladder.nn.hessians import observed
+from ladder.nn.select import survey
+from ladder.nn.select_conv import convolutions, matrix_of
+
+TOKENS = torch.randint(0, 128, (12, 48), generator=torch.Generator().manual_seed(1))
+#: Blocks that differ in their masks, layers that are Conv1D, an encoder beside a decoder.
+FAMILIES = ("Llama", "Gemma3", "GPT2", "T5")
+
+
+def fresh(family="Llama"):
+    """A model whose inputs of layers go together, as those of trained models."""
+    torch.manual_seed(0)
+    name = {"Gemma3": "Gemma3Text"}.get(family, family)
+    sizes = TINY | {"num_hidden_layers": 3}
+    if family == "GPT2":
+        sizes = {"n_embd": 64, "n_layer": 3, "n_head": 2, "vocab_size": 128, "n_positions": 64}
+    if family == "T5":
+        sizes = {
+            "d_model": 64, "d_kv": 32, "d_ff": 96, "num_layers": 2, "num_heads": 2,
+            "vocab_size": 128, "decoder_start_token_id": 0,
+        }  # fmt: skip
+    config = getattr(transformers, f"{name}Config")(**sizes)
+    kind = f"{family}ForConditionalGeneration" if family == "T5" else f"{family}ForCausalLM"
+    if family == "GPT2":
+        kind = "GPT2LMHeadModel"
+    model = getattr(transformers, kind)(config).eval()
+    embedding = model.get_input_embeddings().weight
+    embedding.data = torch.randn(len(embedding), 6) @ torch.randn(6, embedding.shape[1])
+    return model
+
+
+def batches(family="Llama"):
+    if family == "T5":
+        return [{"input_ids": row[None], "decoder_input_ids": row[None]} for row in TOKENS]
+    return TOKENS
+
+
+def weights_of(model):
+    return {n: m.packed_weight for n, m in model.named_modules() if isinstance(m, ladder.Linear)}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_outputs_of_the_model_move_less(family):
+    model = fresh(family)
+    every = [batch if family == "T5" else {"input_ids": batch[None]} for batch in batches(family)]
+    wanted, errors = [model(**each).logits for each in every], []
+    for calibration in (None, batches(family)):
+        packed = copy.deepcopy(model)
+        report = ladder.convert(packed, "uint3", 32, calibration=calibration)
+        found = [packed(**each).logits for each in every]
+        errors.append(sum((a - b).square().sum() for a, b in zip(found, wanted, strict=True)))
+        assert len(report.errors) == (0 if calibration is None else len(report.packed))
+    assert errors[1] < 0.8 * errors[0]
+    for name, each in report.errors.items():
+        assert 0 < each.error < each.nearest < each.size, name
+        assert (each.weights, each.unseen) == (1, 0)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_blocks_that_run_alone_are_those_of_the_whole_model(family, monkeypatch):
+    alone, whole = fresh(family), fresh(family)
+    counts = []
+    record = blocks._record
+
+    def recorded(model, order, calls):
+        found = record(model, order, calls)
+        counts.append(found[0])
+        return found
+
+    monkeypatch.setattr(blocks, "_record", recorded)
+    ladder.convert(alone, "uint4", 32, calibration=batches(family))
+    assert counts == ([2, 2] if family == "T5" else [3])  # an encoder and a decoder; or one run
+    monkeypatch.setattr(blocks, "_record", lambda *given: (1, record(*given)[1]))
+    ladder.convert(whole, "uint4", 32, calibration=batches(family))
+    assert weights_of(alone) == weights_of(whole)
+
+
+def test_inputs_are_what_quantised_blocks_before_give():
+    model, seen = fresh(), {}
+    layers = survey(model).found
+    first, second = "model.layers.0.mlp.down_proj", "model.layers.1.mlp.down_proj"
+    with blocks.at_rest(model):
+        for some, hessians in blocks.in_turn(model, layers, blocks.calls_of(TOKENS)):
+            seen |= {layer.name: hessians[layer.name].of_rows() for layer in some}
+            if first in hessians:
+                model.get_submodule(first).weight.mul_(3)
+        with observed(layers) as found:
+            for row in TOKENS:
+                model(row[None])
+    assert torch.allclose(seen[second], found[second].of_rows(), rtol=1e-4)
+    assert not torch.allclose(seen[second], seen[first], rtol=1e-2)
+
+
+def test_the_model_is_at_rest_meanwhile_and_as_before_afterwards():
+    model = fresh().train()
+    model.model.layers[1].eval()
+    model.model.layers[0].self_attn.attention_dropout = 0.5
+    states = []
+    model.model.norm.register_forward_hook(
+        lambda *_: states.append((model.training, model.config.use_cache, torch.is_grad_enabled()))
+    )
+    ladder.convert(model, "uint4", 32, calibration=TOKENS, skip="model.layers.1")
+    assert set(states) == {(False, False, False)}
+    assert model.training and not model.model.layers[1].training and model.config.use_cache
+    assert all(not m._forward_pre_hooks for m in model.modules())
+
+
+def test_ways_to_give_batches():
+    dense = fresh()
+    found = []
+    for calibration in (
+        TOKENS,
+        list(TOKENS.split(1)),
+        ({"input_ids": row[None]} for row in TOKENS),
+        [(row[None],) for row in TOKENS],
+    ):
+        model = copy.deepcopy(dense)
+        ladder.convert(model, "nf4", 32, calibration=calibration)
+        found.append(weights_of(model))
+    assert all(each == found[0] for each in found)
+
+
+@pytest.mark.parametrize(
+    "calibration, words",
+    [
+        ([], "calibration has no batch"),
+        ("a text", "calibration is of str, not batches"),
+        (7, "calibration is of int"),
+        ({"input_ids": TOKENS}, "calibration is of dict"),
+        ([TOKENS, "a text"], "batch 1 of calibration is of str"),
+        (TOKENS + 1000, "the model cannot be called with batch 0 of calibration: index out of"),
+        ([{"ids": TOKENS}], "the model cannot be called with batch 0 of calibration"),
+    ],
+)
+def test_what_the_model_cannot_be_called_with_is_refused_and_nothing_changes(calibration, words):
+    model = fresh()
+    before = copy.deepcopy(model.state_dict())
+    with pytest.raises(InvalidArgument, match=re.escape(words)):
+        ladder.convert(model, "uint4", 32, calibration=calibration)
+    after = model.state_dict()
+    assert all(torch.equal(tensor, after[name]) for name, tensor in before.items())
+    assert all(not m._forward_pre_hooks and not m._forward_hooks for m in model.modules())
+
+
+def test_inputs_that_are_not_finite_are_named():
+    model = fresh()
+    model.model.layers[1].mlp.up_proj.weight.data[3] = 1e30
+    with pytest.raises(InvalidArgument, match=r"layers\.1\.mlp\.down_proj: calibration data gives"):
+        ladder.convert(model, "uint4,group=32,scale=float32", calibration=TOKENS)
+    assert all(not m._forward_pre_hooks and not m._forward_hooks for m in model.modules())
+
+
+@pytest.mark.parametrize("kind", hf_mixtures.MODELS)
+def test_experts_have_the_tokens_that_are_theirs(kind):
+    dense = hf_mixtures.fresh(kind)
+    wanted, errors = logits(dense), {}
+    name = hf_mixtures.FIRST
+    for calibration in (None, torch.arange(50, 74)[None], TOKENS):
+        model = copy.deepcopy(dense)
+        report = ladder.convert(model, TWO_LEVELS, calibration=calibration)
+        few = 0 if calibration is None else len(calibration)
+        errors[few] = (logits(model) - wanted).square().sum().item()
+    assert errors[1] < 0.8 * errors[0]  # calibrated by what is measured
+    each = report.errors[name]
+    assert each.weights == 2 * dense.get_submodule(name).num_experts
+    assert 0 < each.error < each.nearest < each.size
+
+
+@pytest.mark.parametrize("kind", hf_mixtures.MODELS)
+def test_hessians_of_experts_are_those_of_what_they_multiply(kind):
+    """The second product's outputs, weighted, are the module's: so are their squares, of experts
+    that have their tokens alone."""
+    dense = hf_mixtures.fresh(kind)
+    (layer, *_) = survey(dense).experts
+    module, (e, h, _) = layer.module, layer.layout.shape
+    x = torch.randn(40, h)
+    index = torch.arange(40)[:, None] % (e - 1)  # none has the last expert
+    with torch.no_grad(), observed([layer]) as found:
+        y = module(x, index, torch.ones(40, 1))
+    assert found[layer.name].of_expert("down_proj", e - 1) is None
+    for expert in range(e - 1):
+        rows = x[index[:, 0] == expert]
+        hessian = found[layer.name].of_expert("gate_up_proj", expert)
+        assert torch.allclose(hessian, rows.T @ rows, rtol=1e-5, atol=1e-5)
+        hessian = found[layer.name].of_expert("down_proj", expert)
+        weight = layer.layout.rows("down_proj", module.down_proj[expert])
+        out = y[index[:, 0] == expert]
+        if layer.layout.bias:
+            out = out - module.down_proj_bias[expert]
+        found_squares = (weight @ hessian @ weight.T).diagonal()
+        assert torch.allclose(found_squares, out.square().sum(0), rtol=1e-3)
+
+
+def test_experts_without_tokens_have_their_nearest_codes_and_are_told():
+    dense = hf_mixtures.fresh("qwen3_moe")
+    for layer in dense.model.layers:
+        layer.mlp.gate.weight.data[5:] = -layer.mlp.gate.weight.data[:3]  # none of both is chosen
+        layer.mlp.gate.weight.data[7] = 0
+    nearest = copy.deepcopy(dense)
+    ladder.convert(nearest, "uint4", 32)
+    report = ladder.convert(dense, "uint4", 32, calibration=torch.tensor([[3, 4]]))
+    unseen = sum(each.unseen for each in report.errors.values())
+    assert unseen and f"no calibration data reached {unseen} matrices" in str(report)
+    assert "had fewer inputs than columns" in str(report)
+    stack, other = (m.get_submodule(hf_mixtures.FIRST).down for m in (dense, nearest))
+    same = [torch.equal(a, b) for a, b in zip(stack.qweight, other.qweight, strict=True)]
+    assert report.errors[hf_mixtures.FIRST].unseen <= 2 * sum(same) < 2 * len(same)
+
+
+CONVOLUTIONS = [
+    {},
+    {"stride": 2, "padding": 1},
+    {"dilation": 2, "padding": "same"},
+    {"groups": 2, "padding": (1, 2)},
+    {"groups": 4, "padding": 1, "padding_mode": "reflect"},
+]
+
+
+@pytest.mark.parametrize("options", CONVOLUTIONS)
+def test_hessians_of_convolutions_are_those_of_their_windows(options):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(16, 32, 3, bias=False, **options))
+    x = torch.randn(3, 16, 9, 10)
+    ttype = ladder.ttype("uint4,group=32,scale=float16")
+    ((layer,), _) = convolutions(model, None, ttype)
+    with torch.no_grad(), observed([layer]) as found:
+        y = model(x)
+    weight, hessians = matrix_of(model[0], model[0].weight), found["0"].of_rows()
+    parts = weight.view(model[0].groups, -1, weight.shape[1])
+    squares = (parts @ hessians * parts).sum(2).flatten()
+    assert torch.allclose(squares, y.square().sum((0, 2, 3)), rtol=1e-4)
+    errors = []
+    for calibration in (None, [x]):
+        packed = copy.deepcopy(model)
+        ladder.convert(packed, ttype, convolutions=True, calibration=calibration)
+        errors.append((packed(x) - y).square().sum())
+    assert errors[1] < errors[0]
+
+
+def test_layers_in_no_block_come_last_and_layers_that_are_given_nothing_are_told():
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.before = nn.Linear(32, 32)
+            self.blocks = nn.ModuleList(nn.Linear(32, 32) for _ in range(2))
+            self.unused = nn.Linear(32, 32)
+
+        def forward(self, x):
+            x = self.before(x)
+            for block in self.blocks:
+                x = block(x)
+            return x
+
+    torch.manual_seed(0)
+    model = Net()
+    order = []
+    report = ladder.convert(
+        model,
+        "uint4",
+        32,
+        calibration=[torch.randn(64, 32)],
+        progress=lambda n, *_: order.append(n),
+    )
+    assert order == ["before", "blocks.0", "blocks.1", "unused"]
+    assert [name for name, each in report.errors.items() if each.unseen] == ["unused"]
