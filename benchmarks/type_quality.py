@@ -2,13 +2,15 @@
 """Which weight type costs how much perplexity, by type and group?
 
     python benchmarks/type_quality.py [--windows N] [--types NAME...] [--groups G...] [--device D]
+                                      [--calibration N]
     python benchmarks/type_quality.py --model FOLDER --tokens FILE.npy
 
 Without ``--model`` it is the model of examples/tiny-llama-gptq, dequantised and rotated: its codes
 would favour the type that they came from. A random orthogonal matrix on the residual stream changes
 every weight and not the function, so the perplexity is still that of the example. Every Linear but
 the output embedding is then quantised by ``ladder.convert``, once for each type and group, and
-``ladder.evaluate.perplexity`` measures the packed model.
+``ladder.evaluate.perplexity`` measures the packed model. ``--calibration`` chooses codes by windows
+of the same file that are not measured, as many as it says, spread over what is left.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from transformers import AutoModelForCausalLM
 
 import ladder
 from benchmarks.machine import describe
-from ladder.evaluate.perplexity import load_tokens, perplexity
+from ladder.evaluate.perplexity import load_tokens, perplexity, spread
 from ladder.integrations.transformers import dense, enable
 from ladder.types import parse, type_names
 
@@ -89,19 +91,32 @@ def bits_per_weight(model: nn.Module) -> float:
 
 
 def measure(
-    model: nn.Module, tokens: Tensor, name: str, symmetric: bool, group: int | None, device: str
+    model: nn.Module,
+    tokens: Tensor,
+    name: str,
+    symmetric: bool,
+    group: int | None,
+    device: str,
+    calibration: Tensor | None,
 ) -> tuple[float, float]:
     """Bits a weight and perplexity of ``model`` with every Linear quantised so."""
-    packed = copy.deepcopy(model)
-    unsigned = parse(name).element.encoding == "unsigned_integer"
-    ladder.convert(packed, name, group, symmetric=symmetric if unsigned else None)
+    packed = copy.deepcopy(model).to("cpu" if calibration is None else device)
+    whole = parse(name).element.encoding != "unsigned_integer" or "," in name
+    ladder.convert(
+        packed, name, group, symmetric=None if whole else symmetric, calibration=calibration
+    )
     found = bits_per_weight(packed), perplexity(packed.to(device), tokens)
     print(f"{name} {symmetric} {group}: {found}", file=sys.stderr, flush=True)
     return found
 
 
 def table(
-    model: nn.Module, tokens: Tensor, groups: tuple[int, ...], names: list[str], device: str
+    model: nn.Module,
+    tokens: Tensor,
+    groups: tuple[int, ...],
+    names: list[str],
+    device: str,
+    calibration: Tensor | None,
 ) -> list[str]:
     """Markdown: a row for each type, in order of bits and then of perplexity."""
     base = perplexity(copy.deepcopy(model).to(device), tokens)
@@ -117,7 +132,7 @@ def table(
     for name, symmetric, own in requests(groups, names):
         cells, last = [], (0.0, 0.0)
         for group in own:
-            last = measure(model, tokens, name, symmetric, group, device)
+            last = measure(model, tokens, name, symmetric, group, device, calibration)
             cells.append(f"{last[1]:.4f} (+{last[1] / base - 1:.2%})".replace("+-", "-"))
         if own == (None,):
             block = parse(name).columns
@@ -138,6 +153,7 @@ def main() -> None:
     parser.add_argument("--model", type=Path, help="an unquantised folder")
     parser.add_argument("--tokens", type=Path, default=EXAMPLE / "val_tokens.npy")
     parser.add_argument("--windows", type=int, help="the first N only")
+    parser.add_argument("--calibration", type=int, help="windows to choose codes by; 0", default=0)
     parser.add_argument("--types", nargs="*", default=[], help="all")
     parser.add_argument("--groups", type=int, nargs="*", default=GROUPS, help="-1: per channel")
     parser.add_argument("--device", default="cpu", help="that measures the packed model")
@@ -150,16 +166,21 @@ def main() -> None:
     else:
         model = AutoModelForCausalLM.from_pretrained(options.model, dtype=torch.float32)
         what = options.model.name
-    tokens = load_tokens(options.tokens, limit=options.windows)
+    every = load_tokens(options.tokens)
+    tokens, rest = every[: options.windows], every[options.windows or len(every) :]
+    if len(rest) < options.calibration:
+        parser.error(f"--windows leaves {len(rest)} of {len(every)} windows to calibrate by")
+    calibration = spread(rest, options.calibration) if options.calibration else None
     arguments = [Path(arg).name if Path(arg).is_absolute() else arg for arg in sys.argv[1:]]
     lines = [
         f"## {what}",
         "",
         describe(" ".join(["python benchmarks/type_quality.py", *arguments])).rstrip(),
         f"- transformers {transformers.__version__}",
-        f"- {len(tokens)} windows of {tokens.shape[1]} tokens, float32 activations",
+        f"- {len(tokens)} windows of {tokens.shape[1]} tokens, float32 activations"
+        + (f"; codes chosen by {len(calibration)} others" if calibration is not None else ""),
         "",
-        *table(model, tokens, tuple(options.groups), options.types, options.device),
+        *table(model, tokens, tuple(options.groups), options.types, options.device, calibration),
     ]
     if options.out:
         options.out.write_text("\n".join(lines) + "\n")

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ladder import _library
-from ladder.compensation import Compensated, check_hessian, compensated
+from ladder.compensation import Compensated, check_hessian, compensated, corrected
 from ladder.errors import InvalidArgument, Unsupported
 from ladder.quantization_range import (
     check_cast,
@@ -114,18 +114,25 @@ def quantize(
 
 
 def quantize_calibrated(
-    weight: Tensor, ttype: TType, hessian: Tensor, *, method: str = "search"
+    weight: Tensor,
+    ttype: TType,
+    hessian: Tensor,
+    cross: Tensor | None = None,
+    *,
+    method: str = "search",
 ) -> Compensated:
-    """As :func:`quantize` with a ``hessian``, with what outputs lose."""
+    """As :func:`quantize` with a ``hessian``, and what outputs lose. With ``cross`` it is what
+    :func:`ladder.compensation.corrected` makes of the weight that is quantised."""
     if ttype.bits > 8:
         raise InvalidArgument(
             f'type "{ttype}" has {ttype.bits} bits; a hessian chooses codes of 1 to 8'
         )
     check_hessian(hessian, *weight.shape)
-    packed = quantize(weight, ttype, method=method)
     with torch.inference_mode(False), torch.no_grad():
         source = weight.detach().to(torch.float32).contiguous()
-        return compensated(source, packed, hessian)
+        if cross is not None:
+            source = corrected(source, hessian, cross)
+        return compensated(source, quantize(source, ttype, method=method), hessian)
 
 
 def _quantize(weight: Tensor, ttype: TType, search: bool) -> Weight:

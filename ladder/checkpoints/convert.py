@@ -9,7 +9,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import cast
 
 from torch import nn
 
@@ -18,16 +17,15 @@ from ladder.checkpoints.again import convert_again
 from ladder.checkpoints.calibrated import Calibration
 from ladder.checkpoints.folder import QUANT_METHOD, StoredConfig
 from ladder.checkpoints.hqq_files import written_by_hqq
-from ladder.checkpoints.mixtures import PlannedExperts, plan_experts
+from ladder.checkpoints.mixtures import PlannedExperts
 from ladder.checkpoints.mlx_config import settings_of
-from ladder.checkpoints.model import meta_model, renamer
 from ladder.checkpoints.model_files import (
     Described,
     ShardFiller,
     check_apart,
-    describe_tensors,
     write_model,
 )
+from ladder.checkpoints.plan import Planned, plan_folder
 from ladder.checkpoints.report import Report, TypeRow
 from ladder.checkpoints.shards import ShardSet, open_shards, read_json
 from ladder.checkpoints.source import OLD_KEY, read_quantization, require_folder
@@ -35,40 +33,16 @@ from ladder.checkpoints.writer import carried_files, check_destination
 from ladder.errors import CheckpointError, InvalidArgument, Unsupported
 from ladder.nn.calibration import Calibrated
 from ladder.nn.dense_experts import STACKS
-from ladder.nn.linear import Linear
-from ladder.nn.report import Conversion, Progress
-from ladder.nn.select import (
-    Found,
-    Left,
-    covers,
-    dense_weight,
-    entries_of,
-    packable,
-    survey,
-)
-from ladder.nn.select_conv import convolutions as convolutions_of
+from ladder.nn.report import Progress
+from ladder.nn.select import entries_of
 from ladder.nn.select_conv import matrix_of
 from ladder.nn.stack import PackedStack
 from ladder.ops import activations
 from ladder.quantization import METHODS, quantize, weights_of
 from ladder.types import TType, with_defaults
 
-_FLOATS = ("F16", "BF16", "F32", "F64")
-
-
 #: For each tensor of the files of which experts are made, the experts and their parameter.
 _Merged = dict[str, tuple[PlannedExperts, str]]
-
-
-@dataclass(frozen=True)
-class _Planned:
-    """A linear layer or convolution by its name in the files."""
-
-    name: str  #: in the model
-    n: int
-    k: int
-    module: nn.Linear | nn.Conv2d  #: or a Conv1D of transformers; on the meta device
-    tensors: dict[str, Described]  #: part -> dtype, shape
 
 
 def convert(
@@ -208,7 +182,7 @@ def _convert(
     if written_by_hqq(folder):
         raise CheckpointError(f"{folder} is quantised already, by hqq: `ladder repack` reads it")
     shards = open_shards(folder)
-    conversion, plans, experts, dense = _plan(folder, shards, skip, ttype, how.convolutions)
+    conversion, plans, experts, dense = plan_folder(folder, shards, skip, ttype, how.convolutions)
     if not plans and not experts:
         raise CheckpointError(f"{folder}: no linear layer is left to convert\n{conversion}")
     filters = {
@@ -267,99 +241,8 @@ def _convert(
     return report
 
 
-def _plan(
-    folder: Path,
-    shards: ShardSet,
-    skip: tuple[str, ...] | None,
-    ttype: TType,
-    convolutions: bool,
-) -> tuple[Conversion, dict[str, _Planned], list[PlannedExperts], list[str]]:
-    """What is to be packed and what is left, by the names in the files: a report, the linear
-    layers, convolutions and experts to be packed, and the linear layers that stay dense."""
-    model = meta_model(folder)
-    rename, _ = renamer(model)
-    every, none = packable(model), survey(model, (), loaded=False)
-    possible = {p.layer.name: p for p in plan_experts(model, shards, none.experts, ttype)}
-    of_experts = {n for p in possible.values() for s in p.sources.values() for n in s.names}
-    stored = {
-        rename(name).removesuffix(".weight"): name.removesuffix(".weight")
-        for name in shards.home
-        if name.endswith(".weight") and name not in of_experts
-    } | {name: plan.name for name, plan in possible.items()}
-    given = None if skip is None else _in_model(skip, stored, model)
-    layers = survey(model, given, loaded=False)
-    conversion, plans, experts = Conversion(left=dict(layers.left)), {}, []
-    found = layers.found
-    if convolutions:
-        filters, left = convolutions_of(model, given, ttype, loaded=False)
-        for conv in filters:
-            conversion.left.pop(f"{conv.name}.weight", None)
-        conversion.left.update(left)
-        found = (*found, *filters)
-    for layer in found:
-        weight = dense_weight(layer.module)
-        home = next((stored[name] for name in layer.names if name in stored), None)
-        if home is None:
-            conversion.left[layer.name] = Left("the files have no weight of it", weight.numel())
-            continue
-        plans[home] = _planned(shards, home, layer, ttype)
-        conversion.add(home, ttype, weight.numel())
-        conversion.convolutions += isinstance(layer.module, nn.Conv2d)
-    for mixture in layers.experts:
-        count = mixture.layout.shape[0]
-        planned = possible.get(mixture.name)
-        for parameter, (stack, weights) in mixture.stacks().items():
-            if planned is None:
-                why = Left("the files have no weight of it", weights, count)
-                conversion.left[f"{mixture.name}.{parameter}"] = why
-            else:
-                name = planned.name + stack.removeprefix(mixture.name)
-                conversion.add(name, ttype, weights, count)
-        if planned is not None:
-            _check_floats(shards, planned)
-            experts.append(planned)
-    packed = {*plans, *(planned.name for planned in experts)}
-    dense = [stored.get(name, name) for name in every if stored.get(name) not in packed]
-    return conversion, plans, experts, dense
-
-
-def _check_floats(shards: ShardSet, planned: PlannedExperts) -> None:
-    for sources in planned.sources.values():
-        for name in sources.names:
-            if (dtype := shards.entry(name).dtype) not in _FLOATS:
-                raise CheckpointError(f"{name} is {dtype}, not in floating point")
-
-
-def _in_model(skip: tuple[str, ...], stored: dict[str, str], model: nn.Module) -> list[str]:
-    """``skip`` by the names in the model of what it names in the files."""
-    every = {name for name, _ in model.named_modules()}
-    entries: list[str] = []
-    for entry in skip:
-        of_files = {name for name, file in stored.items() if covers(entry, file)}
-        entries += sorted(of_files & every)
-        if not of_files or any(covers(entry, name) for name in every):
-            entries.append(entry)
-    return entries
-
-
-def _planned(shards: ShardSet, stored: str, layer: Found, ttype: TType) -> _Planned:
-    module = cast(nn.Linear, layer.module)
-    name, weight = f"{stored}.weight", module.weight
-    entry, shape = shards.entry(name), tuple(weight.shape)
-    if len(entry.shape) != len(shape) or entry.dtype not in _FLOATS:
-        what = "matrix" if len(shape) == 2 else f"tensor of {len(shape)} dimensions"
-        raise CheckpointError(
-            f"{name} is {entry.dtype} {list(entry.shape)}, not a floating-point {what}"
-        )
-    if entry.shape != shape:
-        raise CheckpointError(f"{name} has shape {list(entry.shape)}, not {list(shape)}")
-    n, k = matrix_of(module, weight).shape
-    parts = Linear(k, n, False, ttype, device="meta").packed_weight.tensors()
-    return _Planned(layer.name, n, k, module, describe_tensors(parts))
-
-
 def _described(
-    shards: ShardSet, plans: dict[str, _Planned], merged: _Merged
+    shards: ShardSet, plans: dict[str, Planned], merged: _Merged
 ) -> list[dict[str, Described]]:
     """The tensors of each shard; shards follow the source's."""
     described: list[dict[str, Described]] = [{} for _ in shards.shards]
@@ -381,7 +264,7 @@ def _described(
 def _fill(
     how: _How,
     shards: ShardSet,
-    plans: dict[str, _Planned],
+    plans: dict[str, Planned],
     merged: _Merged,
     made: Calibrated | None,
     report: Report,

@@ -120,7 +120,7 @@ def convert(
         Path | None,
         typer.Option(
             help="Text in UTF-8, or token ids (.npy): codes are chosen by what layers are given "
-            "for it (GPTQ), of any type."
+            "for it, of any type (docs/calibration.md)."
         ),
     ] = None,
     windows: Annotated[int, typer.Option(help="--calibration: use this many windows.")] = 128,

@@ -1,151 +1,175 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Running a model block by block, so that each block sees what the blocks before it give once they
-are quantised, and nothing runs twice that need not."""
+"""Running a model block by block, so that each weight sees what those before it give once they are
+quantised, and nothing runs more often than it must."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from itertools import zip_longest
+from typing import Any, Protocol
 
-import torch
 from torch import Tensor, nn
 
-from ladder.errors import InvalidArgument
-from ladder.nn.hessians import Hessians, Layer, observed
-
-#: In the arguments of a block: what the block before it gave.
-_BEFORE = object()
-
-
-class _Stop(BaseException):
-    """The last block that is asked for has been reached. No ``except Exception`` of a model stops
-    it."""
+from ladder.nn.calls import BlockCalls, Call, first_of, record
+from ladder.nn.dense_experts import STACKS
+from ladder.nn.hessians import Given, Hessians, Kept, Layer, Part, Stop, captured, inputs_of
+from ladder.nn.mixtures import FoundExperts
 
 
 @dataclass
-class _Call:
-    """One call of the model: what its blocks, from some block on, are called with."""
+class Turn:
+    """Weights that have the same inputs, and what these are like."""
 
-    args: list[tuple[Any, ...]]
-    kwargs: list[dict[str, Any]]
-    before: Tensor | None = None  #: what stands for _BEFORE
-
-    def run(self, block: nn.Module, step: int) -> Any:
-        def given(value: Any) -> Any:
-            # A copy: blocks may add to their input in place.
-            return self.before.clone() if value is _BEFORE and self.before is not None else value
-
-        args = [given(value) for value in self.args[step]]
-        return block(*args, **{name: given(value) for name, value in self.kwargs[step].items()})
+    parts: list[Part]
+    hessians: list[Hessians]
 
 
-def calls_of(batches: object) -> list[Callable[[nn.Module], Any]]:
-    """Calls of a model, one for each of ``batches``: a tensor [B, ...] is B batches of one row;
-    others are an iterable of tensors, tuples (arguments) or mappings (arguments by name).
+def in_turn(model: nn.Module, layers: Sequence[Layer], calls: Sequence[Call]) -> Iterator[Turn]:
+    """The weights of ``layers``, those with the same inputs at a time, in the order in which they
+    run, with what ``calls`` of ``model`` give them. Weights that have been given by then may be
+    others: what comes next is what they make of their inputs, beside what the dense model makes.
 
-    Raises:
-        InvalidArgument: nothing of that, or no batch.
-    """
-    if isinstance(batches, Tensor) and batches.dim():
-        batches = batches.split(1)
-    if not isinstance(batches, Iterable) or isinstance(batches, (str, bytes, Mapping)):
-        raise InvalidArgument(
-            f"calibration is of {type(batches).__name__}, not batches of what the model is called "
-            "with"
-        )
-    calls = [_call_of(number, batch) for number, batch in enumerate(batches)]
-    if not calls:
-        raise InvalidArgument("calibration has no batch")
-    return calls
-
-
-def _call_of(number: int, batch: Any) -> Callable[[nn.Module], Any]:
-    args: tuple[Any, ...] = ()
-    kwargs: dict[str, Any] = {}
-    if isinstance(batch, Mapping):
-        kwargs = dict(batch)
-    elif isinstance(batch, (tuple, list)) and any(isinstance(each, Tensor) for each in batch):
-        args = tuple(batch)
-    elif isinstance(batch, Tensor):
-        args = (batch,)
-    else:
-        raise InvalidArgument(
-            f"batch {number} of calibration is of {type(batch).__name__}, not a tensor, a tuple "
-            "or a mapping of what the model is called with"
-        )
-
-    def call(model: nn.Module) -> Any:
-        device = next((t.device for t in (*model.parameters(), *model.buffers())), None)
-
-        def there(value: Any) -> Any:
-            return value.to(device) if isinstance(value, Tensor) and device is not None else value
-
-        return model(*map(there, args), **{name: there(value) for name, value in kwargs.items()})
-
-    return call
-
-
-@contextmanager
-def at_rest(model: nn.Module) -> Iterator[None]:
-    """Let ``model`` run without gradients, dropout and caches of keys and values."""
-    training = {module: module.training for module in model.modules()}
-    configs: dict[int, Any] = {}
-    for module in training:
-        config: Any = getattr(module, "config", None)
-        if getattr(config, "use_cache", None) is True:
-            configs[id(config)] = config
-    try:
-        model.eval()
-        for config in configs.values():
-            config.use_cache = False
-        with torch.inference_mode(False), torch.no_grad():  # training may follow inference
-            yield
-    finally:
-        for config in configs.values():
-            config.use_cache = True
-        for module, was in training.items():
-            module.training = was
-
-
-def in_turn(
-    model: nn.Module, layers: Sequence[Layer], calls: Sequence[Callable[[nn.Module], Any]]
-) -> Iterator[tuple[list[Layer], dict[str, Hessians]]]:
-    """Some layers at a time, those of a block and last those that are in none, with what ``calls``
-    of ``model`` give them. Layers that have been given by then may have other weights: what comes
-    next is what they make of their inputs.
-
-    Blocks are the members of a ``nn.ModuleList`` that hold layers and run once a call. Where each
-    takes what the block before it gave, unchanged, a block runs alone, on inputs that are kept;
-    elsewhere the model runs up to it.
+    Blocks are the members of a ``nn.ModuleList`` that hold layers and run once a call; a model
+    without such is one block. Where each takes what the block before it gave, unchanged, blocks run
+    alone, on inputs that are kept; elsewhere the model runs up to one. Layers in no block come
+    last, all at once and without inputs of the dense model.
     """
     found = _blocks(model, layers)
     order = _order(model, list(found), calls)
+    if not order and layers:
+        yield from _in_block([_Whole(model, call) for call in calls], layers, Kept(layers))
+        return
+    dense = _segments(model, order, calls)
+    for number, (blocks, before) in enumerate(dense):
+        now = record(model, blocks, calls)[1] if number else [each.copy() for each in before]
+        for step, block in enumerate(blocks):
+            kept = Kept(found[block])
+            runs = [_InBlock(block, step, *pair) for pair in zip(now, before, strict=True)]
+            yield from _in_block(runs, found[block], kept)
+            if step + 1 == len(blocks):
+                continue
+            for each in now:
+                each.before = first_of(each.run(block, step))
+            with kept.back():
+                for each in before:
+                    each.before = first_of(each.run(block, step))
     of_blocks = {layer.name for block in order for layer in found[block]}
-    rest = [layer for layer in layers if layer.name not in of_blocks]
+    if rest := [layer for layer in layers if layer.name not in of_blocks]:
+        yield from _at_once(model, rest, calls)
+
+
+class _Run(Protocol):
+    """One call of a block: as the model is now, and as it was."""
+
+    def now(self) -> object: ...
+
+    def before(self) -> object: ...
+
+
+@dataclass(frozen=True)
+class _Whole:
+    model: nn.Module
+    call: Call
+
+    def now(self) -> object:
+        return self.call(self.model)
+
+    before = now
+
+
+@dataclass(frozen=True)
+class _InBlock:
+    block: nn.Module
+    step: int
+    of_now: BlockCalls
+    of_before: BlockCalls
+
+    def now(self) -> object:
+        return self.of_now.run(self.block, self.step)
+
+    def before(self) -> object:
+        return self.of_before.run(self.block, self.step)
+
+
+def _in_block(runs: Sequence[_Run], layers: Sequence[Layer], kept: Kept) -> Iterator[Turn]:
+    groups = _groups(runs[0], layers) if runs else []
+    for parts, counts in groups:
+        some = [part.layer for part in parts]
+        hessians = [Hessians() for _ in parts]
+        for run in runs:
+            with captured(some, counts) as now, suppress(Stop):
+                run.now()
+            inputs = [list(_inputs(part, now, now)) for part in parts]
+            with kept.back():
+                with captured(some, counts) as before, suppress(Stop):
+                    run.before()
+                dense = [list(_inputs(part, before, now)) for part in parts]
+            for sums, own, others in zip(hessians, inputs, dense, strict=True):
+                for (which, x), (_, as_it_was) in zip_longest(own, others, fillvalue=(0, None)):
+                    if x is not None:
+                        sums.add(which, x, as_it_was)
+        yield Turn(parts, hessians)
+    seen = {part.layer.name for parts, _ in groups for part in parts}
+    unseen = [part for layer in layers if layer.name not in seen for part in _parts(layer)]
+    if unseen:
+        yield Turn(unseen, [Hessians() for _ in unseen])
+
+
+def _inputs(
+    part: Part, given: Mapping[str, list[Given]], now: Mapping[str, list[Given]]
+) -> Iterator[tuple[int, Tensor]]:
+    name = part.layer.name
+    for each, routed in zip(given.get(name, ()), now.get(name, ()), strict=False):
+        yield from inputs_of(part, each, routed.index)
+
+
+def _groups(run: _Run, layers: Sequence[Layer]) -> list[tuple[list[Part], dict[str, int]]]:
+    """Weights with one input, in the order in which they run, and how often each layer does."""
+    with captured(layers) as found:
+        run.now()
+    by_name = {layer.name: layer for layer in layers}
+    groups: dict[int, list[Layer]] = {}
+    for name, given in found.items():
+        groups.setdefault(id(given[0].source), []).append(by_name[name])
+    made = []
+    for group in groups.values():
+        counts = {layer.name: len(found[layer.name]) for layer in group}
+        firsts = [_parts(layer)[0] for layer in group]
+        seconds = [part for layer in group for part in _parts(layer)[1:]]
+        made += [(parts, counts) for parts in (firsts, seconds) if parts]
+    return made
+
+
+def _parts(layer: Layer) -> list[Part]:
+    return [Part(layer, stack) for stack in (STACKS if isinstance(layer, FoundExperts) else ("",))]
+
+
+def _at_once(model: nn.Module, layers: Sequence[Layer], calls: Sequence[Call]) -> Iterator[Turn]:
+    parts = [part for layer in layers for part in _parts(layer)]
+    hessians = [Hessians() for _ in parts]
+    for call in calls:
+        with captured(layers) as now:
+            call(model)
+        for part, sums in zip(parts, hessians, strict=True):
+            for which, x in _inputs(part, now, now):
+                sums.add(which, x)
+    yield Turn(parts, hessians)
+
+
+def _segments(
+    model: nn.Module, order: Sequence[nn.Module], calls: Sequence[Call]
+) -> list[tuple[Sequence[nn.Module], list[BlockCalls]]]:
+    """Blocks each of which runs on what the one before gave, with what calls give them."""
+    found: list[tuple[Sequence[nn.Module], list[BlockCalls]]] = []
     at = 0
     while at < len(order):
-        count, inputs = _record(model, order[at:], calls)
-        for step, block in enumerate(order[at : at + count]):
-            with observed(found[block]) as hessians:
-                for each in inputs:
-                    each.run(block, step)
-            yield found[block], hessians
-            if step + 1 < count:
-                for each in inputs:
-                    each.before = _first(each.run(block, step))
+        count, inputs = record(model, order[at:], calls)
+        found.append((order[at : at + count], inputs))
         at += count
-    if rest:
-        with observed(rest) as hessians:
-            for call in calls:
-                call(model)
-        yield rest, hessians
-
-
-def _first(output: Any) -> Any:
-    return output[0] if isinstance(output, (tuple, list)) and output else output
+    return found
 
 
 def _blocks(model: nn.Module, layers: Iterable[Layer]) -> dict[nn.Module, list[Layer]]:
@@ -163,24 +187,17 @@ def _blocks(model: nn.Module, layers: Iterable[Layer]) -> dict[nn.Module, list[L
     return found
 
 
-def _order(
-    model: nn.Module, blocks: Sequence[nn.Module], calls: Sequence[Callable[[nn.Module], Any]]
-) -> list[nn.Module]:
+def _order(model: nn.Module, blocks: Sequence[nn.Module], calls: Sequence[Call]) -> list[nn.Module]:
     """The blocks that run, in that order, but those that a call runs more than once."""
     counts: dict[nn.Module, int] = {}
     often: set[nn.Module] = set()
-    for number, call in enumerate(calls):
+    for call in calls:
         ran: list[nn.Module] = []
         note = partial(_note, ran)
         with ExitStack() as stack:
             for block in blocks:
                 stack.callback(block.register_forward_pre_hook(note).remove)
-            try:
-                call(model)
-            except (RuntimeError, TypeError, ValueError, IndexError) as error:
-                raise InvalidArgument(
-                    f"the model cannot be called with batch {number} of calibration: {error}"
-                ) from error
+            call(model)
         often |= {block for block in ran if ran.count(block) > 1}
         counts |= dict.fromkeys(ran, 1)
         if len(counts) == len(blocks):
@@ -190,60 +207,3 @@ def _order(
 
 def _note(ran: list[nn.Module], module: nn.Module, args: Any) -> None:
     ran.append(module)
-
-
-def _record(
-    model: nn.Module, blocks: Sequence[nn.Module], calls: Sequence[Callable[[nn.Module], Any]]
-) -> tuple[int, list[_Call]]:
-    """How many of ``blocks``, from the first on, take what the block before gave, in all calls; and
-    what each call gives them."""
-    recorded = [each for call in calls if (each := _record_call(model, blocks, call)).args]
-    return min((len(each.args) for each in recorded), default=1), recorded
-
-
-def _record_call(
-    model: nn.Module, blocks: Sequence[nn.Module], call: Callable[[nn.Module], Any]
-) -> _Call:
-    made, given = _Call([], []), None
-
-    def before(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        step = len(made.args)
-        if module is not blocks[step]:
-            if step:  # in another order than that of the first call
-                raise _Stop
-            return
-        if step == 0:
-            made.before = _hidden(args, kwargs)
-        of_hidden: Any = given if step else made.before
-        if of_hidden is None:
-            of_hidden = _BEFORE  # which nothing is
-        places = sum(value is of_hidden for value in (*args, *kwargs.values()))
-        if (places != 1 or _has_cache(kwargs)) and step:
-            raise _Stop
-        made.args.append(tuple(_BEFORE if value is of_hidden else value for value in args))
-        made.kwargs.append({n: _BEFORE if v is of_hidden else v for n, v in kwargs.items()})
-        if len(made.args) == len(blocks) or _has_cache(kwargs):
-            raise _Stop
-
-    def after(module: nn.Module, args: Any, output: Any) -> None:
-        nonlocal given
-        given = _first(output)
-
-    with ExitStack() as stack:
-        for block in blocks:
-            stack.callback(block.register_forward_pre_hook(before, with_kwargs=True).remove)
-            stack.callback(block.register_forward_hook(after).remove)
-        with suppress(_Stop):
-            call(model)
-    return made
-
-
-def _hidden(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor | None:
-    """The first floating-point tensor: what the block works on."""
-    every = (value for value in (*args, *kwargs.values()) if isinstance(value, Tensor))
-    return next((value for value in every if value.is_floating_point()), None)
-
-
-def _has_cache(kwargs: Mapping[str, Any]) -> bool:
-    """Whether a block writes to a cache, so that it may run once only."""
-    return any("past_key_value" in name and v is not None for name, v in kwargs.items())

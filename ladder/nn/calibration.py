@@ -11,10 +11,11 @@ from typing import Any, cast
 from torch import Tensor, nn
 
 from ladder.errors import InvalidArgument
-from ladder.nn.blocks import at_rest, calls_of, in_turn
+from ladder.nn.blocks import in_turn
+from ladder.nn.calls import at_rest, calls_of
 from ladder.nn.conv_products import filters
-from ladder.nn.dense_experts import STACKS
-from ladder.nn.hessians import Hessians, Layer
+from ladder.nn.dense_experts import GATE_UP
+from ladder.nn.hessians import Hessians, Layer, Part
 from ladder.nn.mixtures import FoundExperts
 from ladder.nn.report import OutputErrors, Progress
 from ladder.nn.select import dense_weight
@@ -63,30 +64,33 @@ def calibrated(
             quantised weights.
     """
     calls, made = calls_of(batches), Calibrated()
+    names: list[str] = []
     with at_rest(model):
-        for some, hessians in in_turn(model, layers, calls):
-            for layer in some:
-                with weights_of(layer.name):
-                    _quantize(layer, hessians.pop(layer.name), ttype, method, made)
-                if progress is not None:
-                    progress(layer.name, len(made.errors), len(layers))
+        for turn in in_turn(model, layers, calls):
+            for part, hessians in zip(turn.parts, turn.hessians, strict=True):
+                with weights_of(part.layer.name):
+                    _quantize(part, hessians, ttype, method, made)
+                if part.stack != GATE_UP:  # the first of two
+                    names.append(part.layer.name)
+                    if progress is not None:
+                        progress(names[-1], len(names), len(layers))
     return made
 
 
-def _quantize(
-    layer: Layer, hessians: Hessians, ttype: TType, method: str, made: Calibrated
-) -> None:
+def _quantize(part: Part, hessians: Hessians, ttype: TType, method: str, made: Calibrated) -> None:
+    layer = part.layer
     errors = made.errors.setdefault(layer.name, OutputErrors())
 
-    def quantized(source: Tensor, hessian: Tensor | None, inputs: int) -> Weight:
+    def quantized(source: Tensor, sums: tuple[Tensor | None, Tensor | None], inputs: int) -> Weight:
+        hessian, cross = sums
         errors.weights += 1
         errors.few += 0 < inputs < source.shape[1]
         if hessian is None:
             errors.unseen += 1
             return quantize(source, ttype, method=method)
-        if not bool(hessian.isfinite().all()):
+        if not all(bool(each.isfinite().all()) for each in sums if each is not None):
             raise InvalidArgument("calibration data gives it inputs that are not finite")
-        found = quantize_calibrated(source, ttype, hessian, method=method)
+        found = quantize_calibrated(source, ttype, hessian, cross, method=method)
         errors.error += found.error
         errors.nearest += found.nearest
         errors.size += found.size
@@ -94,7 +98,8 @@ def _quantize(
 
     if not isinstance(layer, FoundExperts):
         module: Any = layer.module
-        weight = quantized(matrix_of(module, module.weight), hessians.of_rows(), hessians.inputs())
+        source = matrix_of(module, module.weight)
+        weight = quantized(source, hessians.of_groups(), hessians.inputs())
         made.weights[layer.name] = weight
         values = weight.dequantize(module.weight.dtype)
         if isinstance(module, nn.Conv2d):
@@ -102,15 +107,12 @@ def _quantize(
         else:
             dense_weight(module).copy_(values)
         return
-    stacks = made.stacks.setdefault(layer.name, {})
-    for name in STACKS:
-        parameter, of = cast(Tensor, layer.module._parameters[name]), layer.layout
-        stacks[name] = []
-        for expert in range(of.shape[0]):
-            with weights_of(f"{name}[{expert}]"):
-                source = of.rows(name, parameter[expert])
-                inputs = hessians.inputs(name, expert)
-                weight = quantized(source, hessians.of_expert(name, expert), inputs)
-            stacks[name].append(weight)
-            values = of.as_dense(name, weight.dequantize(parameter.dtype)[None])
-            parameter[expert].copy_(values[0])
+    parameter, of = cast(Tensor, layer.module._parameters[part.stack]), layer.layout
+    stack = made.stacks.setdefault(layer.name, {}).setdefault(part.stack, [])
+    for expert in range(of.shape[0]):
+        with weights_of(f"{part.stack}[{expert}]"):
+            source = of.rows(part.stack, parameter[expert])
+            weight = quantized(source, hessians.of(expert), hessians.inputs(expert))
+        stack.append(weight)
+        values = of.as_dense(part.stack, weight.dequantize(parameter.dtype)[None])
+        parameter[expert].copy_(values[0])

@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
@@ -19,71 +20,139 @@ from ladder.nn.select import Found
 Layer = Found | FoundExperts
 
 
+class Stop(BaseException):
+    """All that is asked for has been seen. No ``except Exception`` of a model stops it."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """A weight of a layer, or one of the two stacks of experts: parameter ``stack``."""
+
+    layer: Layer
+    stack: str = ""
+
+
+@dataclass(frozen=True)
+class Given:
+    """What a layer was called with: x, and of experts the index [T, k] of those of each token.
+
+    ``x`` is a copy of ``source``, to which the model may write later.
+    """
+
+    source: Tensor
+    x: Tensor
+    index: Tensor | None = None
+
+
 class Hessians:
-    """Sums of ``x[i] * x[j]`` over the inputs x of one layer, float32 [K, K], where the layer is.
+    """Sums over the inputs x of one :class:`Part`, float32 [K, K], where the layer is: of
+    ``x[i] * x[j]``, and of ``before[i] * x[j]``, the inputs that the dense model gives it.
 
     They are made when inputs come: of a linear layer one, of a convolution one for each of its
-    groups, of experts two for each expert that has tokens.
+    groups, of experts one for each that has tokens. Where the dense model gives other inputs, as
+    where tokens go to modules of their own, there are no sums with these.
     """
 
     def __init__(self) -> None:
-        self._of: dict[tuple[str, int], Tensor] = {}
-        self._inputs: dict[tuple[str, int], int] = {}
+        self._of: dict[int, Tensor] = {}
+        self._cross: dict[int, Tensor] = {}
+        self._inputs: dict[int, int] = {}
+        self._paired = True
 
-    def add(self, x: Tensor, which: int = 0, stack: str = "") -> None:
-        """Add inputs [..., K] of a group, or of an expert's weight in a stack."""
-        rows = x.detach().reshape(-1, x.shape[-1]).to(torch.float32)
+    def add(self, which: int, x: Tensor, before: Tensor | None = None) -> None:
+        """Add inputs [..., K] of a group or an expert, the same ones ``before``."""
+        rows = _rows(x)
         if not rows.shape[0]:
             return
-        self._inputs[stack, which] = self.inputs(stack, which) + rows.shape[0]
-        have = self._of.get((stack, which))
-        if have is None:
-            self._of[stack, which] = rows.T @ rows
-        else:
-            have.addmm_(rows.T, rows)
+        self._inputs[which] = self.inputs(which) + rows.shape[0]
+        _accumulate(self._of, which, rows, rows)
+        self._paired = self._paired and before is not None and before.shape == x.shape
+        if self._paired and before is not None:
+            _accumulate(self._cross, which, _rows(before), rows)
 
-    def inputs(self, stack: str = "", which: int = 0) -> int:
+    def inputs(self, which: int = 0) -> int:
         """How many have come."""
-        return self._inputs.get((stack, which), 0)
+        return self._inputs.get(which, 0)
 
-    def of_rows(self) -> Tensor | None:
-        """[K, K] or, of several groups, [groups, K, K]; None where no input came."""
-        every = [self._of[key] for key in sorted(self._of)]
-        return every[0] if len(every) == 1 else torch.stack(every) if every else None
+    def of(self, which: int = 0) -> tuple[Tensor | None, Tensor | None]:
+        """The two sums of an expert, or a layer; None where no input came."""
+        return self._of.get(which), self._cross.get(which) if self._paired else None
 
-    def of_expert(self, stack: str, expert: int) -> Tensor | None:
-        """[K, K]; None where no token came to it."""
-        return self._of.get((stack, expert))
+    def of_groups(self) -> tuple[Tensor | None, Tensor | None]:
+        """As :meth:`of`, of a convolution with several groups [groups, K, K]."""
+        if len(self._of) < 2:
+            return self.of()
+        return _stacked(self._of), _stacked(self._cross) if self._paired else None
+
+
+def _rows(x: Tensor) -> Tensor:
+    return x.detach().reshape(-1, x.shape[-1]).to(torch.float32)
+
+
+def _accumulate(sums: dict[int, Tensor], which: int, one: Tensor, other: Tensor) -> None:
+    if which in sums:
+        sums[which].addmm_(one.T, other)
+    else:
+        sums[which] = one.T @ other
+
+
+def _stacked(sums: Mapping[int, Tensor]) -> Tensor:
+    return torch.stack([sums[which] for which in sorted(sums)])
 
 
 @contextmanager
-def observed(layers: Iterable[Layer]) -> Iterator[dict[str, Hessians]]:
-    """By name, what ``layers`` are called with inside."""
-    found: dict[str, Hessians] = {}
+def captured(
+    layers: Sequence[Layer], counts: Mapping[str, int] | None = None
+) -> Iterator[dict[str, list[Given]]]:
+    """By name, in the order in which they run, what ``layers`` are called with inside.
+
+    Args:
+        counts: of all layers, how often they are called: :class:`Stop` is raised once they were.
+    """
+    found: dict[str, list[Given]] = {}
+
+    def note(layer: Layer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        index = None
+        if isinstance(layer, FoundExperts):
+            every = dict(zip(("hidden_states", "top_k_index"), args, strict=False)) | kwargs
+            x, index = every["hidden_states"], every["top_k_index"]
+        else:
+            x = args[0] if args else next(iter(kwargs.values()))
+        given = Given(x, x.detach().clone(), index)
+        found.setdefault(layer.name, []).append(given)
+        if counts and all(len(found.get(name, ())) >= count for name, count in counts.items()):
+            raise Stop
+
     with ExitStack() as stack:
         for layer in layers:
-            hook = _hook(layer, found.setdefault(layer.name, Hessians()))
+            hook = _Hook(note, layer)
             handle = layer.module.register_forward_pre_hook(hook, with_kwargs=True)
             stack.callback(handle.remove)
         yield found
 
 
-def _hook(layer: Layer, hessians: Hessians) -> Any:
-    def linear(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        x = args[0] if args else next(iter(kwargs.values()))
-        if isinstance(module, nn.Conv2d):
-            _add_windows(hessians, module, x)
-        else:
-            hessians.add(x)
+@dataclass(frozen=True)
+class _Hook:
+    note: Any
+    layer: Layer
 
-    def experts(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        given = dict(zip(("hidden_states", "top_k_index"), args, strict=False)) | kwargs
-        _add_experts(hessians, cast(FoundExperts, layer), **given)
-
-    return experts if isinstance(layer, FoundExperts) else linear
+    def __call__(self, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self.note(self.layer, args, kwargs)
 
 
-def _add_windows(hessians: Hessians, conv: nn.Conv2d, x: Tensor) -> None:
+def inputs_of(part: Part, given: Given, index: Tensor | None) -> Iterator[tuple[int, Tensor]]:
+    """Groups, or experts, and what they multiply of ``given``: with the weights that the layer has,
+    and of experts by an ``index`` that may be that of other inputs."""
+    layer = part.layer
+    if isinstance(layer, FoundExperts):
+        yield from _tokens(layer, part.stack, given.x, cast(Tensor, index))
+    elif isinstance(layer.module, nn.Conv2d):
+        yield from _windows(layer.module, given.x)
+    else:
+        yield 0, given.x
+
+
+def _windows(conv: nn.Conv2d, x: Tensor) -> Iterator[tuple[int, Tensor]]:
     """What each group of filters multiplies, in the order of the rows of packed weights: channels
     inside."""
     x = x if x.dim() == 4 else x[None]
@@ -91,29 +160,53 @@ def _add_windows(hessians: Hessians, conv: nn.Conv2d, x: Tensor) -> None:
     if isinstance(padding, str) or conv.padding_mode != "zeros":
         mode = "constant" if conv.padding_mode == "zeros" else conv.padding_mode
         x, padding = functional.pad(x, conv._reversed_padding_repeated_twice, mode=mode), 0
-    y, x_of = conv.kernel_size
+    places = conv.kernel_size[0] * conv.kernel_size[1]
     for group, channels in enumerate(x.to(torch.float32).chunk(conv.groups, 1)):
         windows = functional.unfold(channels, conv.kernel_size, conv.dilation, padding, conv.stride)
-        columns = windows.unflatten(1, (-1, y * x_of)).transpose(1, 2).flatten(1, 2)
-        hessians.add(columns.transpose(1, 2), group)
+        columns = windows.unflatten(1, (-1, places)).transpose(1, 2).flatten(1, 2)
+        yield group, columns.transpose(1, 2)
 
 
-def _add_experts(
-    hessians: Hessians, layer: FoundExperts, hidden_states: Tensor, top_k_index: Tensor, **_: Any
-) -> None:
-    """The tokens of each expert, and what its function makes of them for the second product."""
+def _tokens(
+    layer: FoundExperts, stack: str, x: Tensor, index: Tensor
+) -> Iterator[tuple[int, Tensor]]:
+    """The tokens of each expert, or what its function makes of them for the second product."""
     module, layout = layer.module, layer.layout
     e, h = layout.shape[:2]
-    x = hidden_states.reshape(-1, h)
+    x = x.reshape(-1, h)
     weights = cast(Tensor, module._parameters[GATE_UP])
     bias = module._parameters.get(GATE_UP_BIAS)
-    chosen: list[int] = top_k_index.unique().tolist()
+    chosen: list[int] = index.unique().tolist()
     for expert in chosen:
         if not 0 <= expert < e:  # nobody's
             continue
-        rows = x[(top_k_index == expert).any(-1)]
-        hessians.add(rows, expert, GATE_UP)
-        own = None if bias is None else layout.gate_first(bias[expert], -1)
-        product = functional.linear(rows, layout.rows(GATE_UP, weights[expert]), own)
-        y = layout.gating(product.to(torch.float32)).to(rows.dtype)
-        hessians.add(y, expert, DOWN)
+        rows = x[(index == expert).any(-1)]
+        if stack == DOWN:
+            own = None if bias is None else layout.gate_first(bias[expert], -1)
+            product = functional.linear(rows, layout.rows(GATE_UP, weights[expert]), own)
+            rows = layout.gating(product.to(torch.float32)).to(rows.dtype)
+        yield expert, rows
+
+
+class Kept:
+    """The weights of layers as they are now, for inputs that the dense model gives."""
+
+    def __init__(self, layers: Sequence[Layer]) -> None:
+        self._weights: list[tuple[nn.Parameter, Tensor]] = []
+        for layer in layers:
+            names = (GATE_UP, DOWN) if isinstance(layer, FoundExperts) else ("weight",)
+            for name in names:
+                parameter = cast(nn.Parameter, layer.module._parameters[name])
+                self._weights.append((parameter, parameter.detach().clone()))
+
+    @contextmanager
+    def back(self) -> Iterator[None]:
+        """The layers have them inside."""
+        now = [parameter.data for parameter, _ in self._weights]
+        try:
+            for parameter, weight in self._weights:
+                parameter.data = weight
+            yield
+        finally:
+            for (parameter, _), weight in zip(self._weights, now, strict=True):
+                parameter.data = weight

@@ -19,6 +19,8 @@ from ladder.types import FLOAT_DTYPES, Element, element, parse
 
 #: torch device types that the fallback serves.
 DEVICES = ("cuda", "xpu", "mps")
+#: That are packed at a time: each is 8 bytes meanwhile.
+_MOST_BITS = 1 << 26
 
 
 def pack(codes: Tensor, bits: int) -> Tensor:
@@ -30,6 +32,12 @@ def pack(codes: Tensor, bits: int) -> Tensor:
     n, k = codes.shape
     if codes.numel() and int(codes.max()) >= 1 << bits:
         raise InvalidArgument(f"code {int(codes.max())} does not fit {bits} bits")
+    some = codes.split(max(1, _MOST_BITS // max(1, k * bits))) if n else [codes]
+    return torch.cat([_packed_rows(rows, bits) for rows in some])
+
+
+def _packed_rows(codes: Tensor, bits: int) -> Tensor:
+    n, k = codes.shape
     shifts = torch.arange(bits, device=codes.device, dtype=torch.uint8)
     stream = ((codes.unsqueeze(-1) >> shifts) & 1).view(n, k * bits)
     words = -(-k * bits // 32)

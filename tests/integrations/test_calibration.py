@@ -2,6 +2,7 @@
 """``ladder.convert(calibration=...)``: what layers are given, block by block."""
 
 import copy
+import dataclasses
 import re
 
 import hf_mixtures
@@ -12,9 +13,9 @@ from hf_models import TINY, TWO_LEVELS, logits
 from torch import nn
 
 import ladder
+from ladder.compensation import corrected
 from ladder.errors import InvalidArgument
-from ladder.nn import blocks
-from ladder.nn.hessians import observed
+from ladder.nn import blocks, calls
 from ladder.nn.select import survey
 from ladder.nn.select_conv import convolutions, matrix_of
 
@@ -76,35 +77,118 @@ def test_outputs_of_the_model_move_less(family):
 def test_blocks_that_run_alone_are_those_of_the_whole_model(family, monkeypatch):
     alone, whole = fresh(family), fresh(family)
     counts = []
-    record = blocks._record
+    record = blocks.record
 
     def recorded(model, order, calls):
         found = record(model, order, calls)
         counts.append(found[0])
         return found
 
-    monkeypatch.setattr(blocks, "_record", recorded)
+    monkeypatch.setattr(blocks, "record", recorded)
     ladder.convert(alone, "uint4", 32, calibration=batches(family))
-    assert counts == ([2, 2] if family == "T5" else [3])  # an encoder and a decoder; or one run
-    monkeypatch.setattr(blocks, "_record", lambda *given: (1, record(*given)[1]))
+    # An encoder and a decoder, the latter once more when the former is quantised; or one run.
+    assert counts == ([2, 2, 2] if family == "T5" else [3])
+    monkeypatch.setattr(blocks, "record", lambda *given: (1, record(*given)[1]))
     ladder.convert(whole, "uint4", 32, calibration=batches(family))
     assert weights_of(alone) == weights_of(whole)
 
 
-def test_inputs_are_what_quantised_blocks_before_give():
-    model, seen = fresh(), {}
+def test_inputs_are_what_quantised_layers_before_give_beside_those_of_the_dense_model():
+    model, dense = fresh(), fresh()
     layers = survey(model).found
     first, second = "model.layers.0.mlp.down_proj", "model.layers.1.mlp.down_proj"
-    with blocks.at_rest(model):
-        for some, hessians in blocks.in_turn(model, layers, blocks.calls_of(TOKENS)):
-            seen |= {layer.name: hessians[layer.name].of_rows() for layer in some}
-            if first in hessians:
-                model.get_submodule(first).weight.mul_(3)
-        with observed(layers) as found:
+    seen, order = {}, []
+    with calls.at_rest(model):
+        for turn in blocks.in_turn(model, layers, calls.calls_of(TOKENS)):
+            order.append([part.layer.name.rpartition(".")[2] for part in turn.parts])
+            for part, hessians in zip(turn.parts, turn.hessians, strict=True):
+                seen[part.layer.name] = hessians.of()
+                if part.layer.name == first:
+                    part.layer.module.weight.mul_(3)
+    assert order == 3 * [
+        ["q_proj", "k_proj", "v_proj"], ["o_proj"], ["gate_proj", "up_proj"], ["down_proj"]
+    ]  # fmt: skip
+    assert torch.equal(*seen[first])  # nothing before it has changed
+    inputs = {}
+    for which in (model, dense):
+        rows = inputs[which] = []
+        module = which.get_submodule(second)
+        module.register_forward_pre_hook(lambda _, args, rows=rows: rows.append(args[0]))
+        with torch.no_grad():
             for row in TOKENS:
-                model(row[None])
-    assert torch.allclose(seen[second], found[second].of_rows(), rtol=1e-4)
-    assert not torch.allclose(seen[second], seen[first], rtol=1e-2)
+                which(row[None])
+    x, before = (torch.cat(inputs[which]).flatten(0, 1) for which in (model, dense))
+    hessian, cross = seen[second]
+    assert torch.allclose(hessian, x.T @ x, rtol=1e-4, atol=1e-4 * hessian.max().item())
+    assert torch.allclose(cross, before.T @ x, rtol=1e-4, atol=1e-4 * cross.max().item())
+    assert not torch.allclose(hessian, cross, rtol=1e-2)
+
+
+def test_blocks_may_write_to_their_inputs():
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(16, 16)
+
+        def forward(self, x):
+            x += self.linear(x)
+            return x
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.blocks = nn.ModuleList(Block() for _ in range(3))
+
+        def forward(self, x):
+            x = x * 1.0
+            for block in self.blocks:
+                x = block(x)
+            return x
+
+    torch.manual_seed(0)
+    net, x = Net(), torch.randn(50, 16)
+    with torch.no_grad():
+        turns = list(blocks.in_turn(net, survey(net).found, calls.calls_of([x])))
+        for turn, block in zip(turns, net.blocks, strict=True):
+            hessian, cross = turn.hessians[0].of()
+            assert torch.allclose(hessian, x.T @ x, rtol=1e-4, atol=1e-4)
+            assert torch.equal(hessian, cross)
+            x = x + block.linear(x)
+
+
+def test_a_layer_undoes_what_a_layer_before_it_has_changed():
+    """The first layer is quantised to one bit; the second makes up for what it can."""
+    torch.manual_seed(0)
+    model = nn.ModuleList([nn.Sequential(nn.Linear(8, 64)), nn.Sequential(nn.Linear(64, 32))])
+    x = torch.randn(500, 8)
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.blocks = copy.deepcopy(model)
+
+        def forward(self, x):
+            return self.blocks[1](self.blocks[0](x))
+
+    errors = []
+    for calibration in (None, [x]):
+        net = Net()
+        wanted = net(x)
+        net.blocks[0][0].weight.data += 0.1 * torch.randn(64, 8)
+        kept = net.blocks[0][0]
+        net.blocks[0][0] = nn.Linear(8, 64)
+        net.blocks[0][0].load_state_dict(model[0][0].state_dict())
+        turns = blocks.in_turn(net, survey(net).found, calls.calls_of([x]))
+        for turn in turns if calibration else ():
+            (part,), (sums,) = turn.parts, turn.hessians
+            weight, (hessian, cross) = part.layer.module.weight, sums.of()
+            if part.layer.name == "blocks.0.0":
+                weight.data.copy_(kept.weight)
+            else:
+                weight.data.copy_(corrected(weight.detach(), hessian, cross))
+        net.blocks[0][0] = kept
+        errors.append((net(x) - wanted).square().sum().item())
+    assert errors[1] < 0.1 * errors[0]
 
 
 def test_the_model_is_at_rest_meanwhile_and_as_before_afterwards():
@@ -182,29 +266,73 @@ def test_experts_have_the_tokens_that_are_theirs(kind):
     assert 0 < each.error < each.nearest < each.size
 
 
+def sums_of(model, layer, *args):
+    """Of both stacks of experts, or of the one weight, in one call of ``model``."""
+    found = {}
+    for turn in blocks.in_turn(model, [layer], [lambda m: m(*args)]):
+        for part, hessians in zip(turn.parts, turn.hessians, strict=True):
+            found[part.stack] = hessians
+    return found
+
+
 @pytest.mark.parametrize("kind", hf_mixtures.MODELS)
 def test_hessians_of_experts_are_those_of_what_they_multiply(kind):
     """The second product's outputs, weighted, are the module's: so are their squares, of experts
     that have their tokens alone."""
     dense = hf_mixtures.fresh(kind)
-    (layer, *_) = survey(dense).experts
+    layer = survey(dense.model.layers[0].mlp).experts[0]
     module, (e, h, _) = layer.module, layer.layout.shape
+    layer = dataclasses.replace(layer, names=("",))
     x = torch.randn(40, h)
     index = torch.arange(40)[:, None] % (e - 1)  # none has the last expert
-    with torch.no_grad(), observed([layer]) as found:
+    with torch.no_grad():
+        found = sums_of(module, layer, x, index, torch.ones(40, 1))
         y = module(x, index, torch.ones(40, 1))
-    assert found[layer.name].of_expert("down_proj", e - 1) is None
+    assert found["down_proj"].of(e - 1) == (None, None) and not found["down_proj"].inputs(e - 1)
     for expert in range(e - 1):
         rows = x[index[:, 0] == expert]
-        hessian = found[layer.name].of_expert("gate_up_proj", expert)
+        hessian, cross = found["gate_up_proj"].of(expert)
         assert torch.allclose(hessian, rows.T @ rows, rtol=1e-5, atol=1e-5)
-        hessian = found[layer.name].of_expert("down_proj", expert)
+        assert torch.equal(hessian, cross)
+        hessian, _ = found["down_proj"].of(expert)
         weight = layer.layout.rows("down_proj", module.down_proj[expert])
         out = y[index[:, 0] == expert]
         if layer.layout.bias:
             out = out - module.down_proj_bias[expert]
-        found_squares = (weight @ hessian @ weight.T).diagonal()
-        assert torch.allclose(found_squares, out.square().sum(0), rtol=1e-3)
+        squares = (weight @ hessian @ weight.T).diagonal()
+        assert torch.allclose(squares, out.square().sum(0), rtol=1e-3)
+
+
+def test_tokens_that_go_to_modules_of_their_own_are_not_paired_with_others():
+    """A router that the dense model and the quantised one make choose otherwise."""
+
+    class Routed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = nn.Linear(32, 32), nn.Linear(32, 32)
+
+        def forward(self, x):
+            x = self.first(x)
+            return self.second(x[x[:, 0] > 0])
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.blocks = nn.ModuleList([Routed()])
+
+        def forward(self, x):
+            return self.blocks[0](x)
+
+    torch.manual_seed(0)
+    net = Net()
+    found = {}
+    for turn in blocks.in_turn(net, survey(net).found, calls.calls_of([torch.randn(200, 32)])):
+        (part,), (sums,) = turn.parts, turn.hessians
+        found[part.layer.name] = sums.of()
+        part.layer.module.weight.data += 0.1 * torch.randn(32, 32)
+    assert found["blocks.0.first"][1] is not None
+    hessian, cross = found["blocks.0.second"]
+    assert hessian is not None and cross is None
 
 
 def test_experts_without_tokens_have_their_nearest_codes_and_are_told():
@@ -239,9 +367,9 @@ def test_hessians_of_convolutions_are_those_of_their_windows(options):
     x = torch.randn(3, 16, 9, 10)
     ttype = ladder.ttype("uint4,group=32,scale=float16")
     ((layer,), _) = convolutions(model, None, ttype)
-    with torch.no_grad(), observed([layer]) as found:
-        y = model(x)
-    weight, hessians = matrix_of(model[0], model[0].weight), found["0"].of_rows()
+    with torch.no_grad():
+        found, y = sums_of(model, layer, x), model(x)
+    weight, (hessians, _) = matrix_of(model[0], model[0].weight), found[""].of_groups()
     parts = weight.view(model[0].groups, -1, weight.shape[1])
     squares = (parts @ hessians * parts).sum(2).flatten()
     assert torch.allclose(squares, y.square().sum((0, 2, 3)), rtol=1e-4)

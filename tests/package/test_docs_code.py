@@ -41,6 +41,15 @@ def example_models(folder: Path) -> None:
     AutoTokenizer.from_pretrained(ROOT / "examples" / "tiny-llama-gptq").save_pretrained(dense)
 
 
+def calibrated_models(folder: Path) -> None:
+    """The same, one of them packed, and a text."""
+    from ladder.checkpoints import repack
+
+    example_models(folder)
+    repack(folder / "models" / "Llama-GPTQ", folder / "models" / "Llama-GPTQ-ladder")
+    (folder / "text.txt").write_text((ROOT / "docs" / "format.md").read_text())
+
+
 def packed_model(folder: Path) -> None:
     """A ladder folder."""
     from ladder.checkpoints import repack
@@ -66,6 +75,7 @@ DOCUMENTS = {
     "README.md": example_models,
     "docs/bitblas.md": nothing,
     "docs/bounds.md": nothing,
+    "docs/calibration.md": calibrated_models,
     "docs/cuda.md": packed_model,
     "docs/diffusers.md": diffusion_model,
     "docs/format.md": nothing,

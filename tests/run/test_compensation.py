@@ -8,7 +8,7 @@ import torch
 from drawn import TWO_LEVELS, grouped
 
 import ladder
-from ladder.compensation import compensated
+from ladder.compensation import compensated, corrected
 from ladder.errors import InvalidArgument
 from ladder.types import parse, type_names
 
@@ -149,3 +149,36 @@ def test_what_is_no_hessian_is_refused(change, words):
 def test_types_of_16_bits_have_no_codes_to_choose():
     with pytest.raises(InvalidArgument, match="float16.* has 16 bits"):
         ladder.quantize(torch.ones(4, K), "float16", hessian=torch.eye(K))
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+def test_a_weight_is_corrected_for_what_its_inputs_have_become(parts):
+    weight, before = drawn()
+    x = before + 0.3 * torch.randn(before.shape, generator=torch.Generator().manual_seed(7))
+    x[:, 5] = 0
+    hessian, cross = (each.expand(parts, K, K) for each in (x.T @ x, before.T @ x))
+    found, wanted = corrected(weight, hessian, cross), before.double() @ weight.double().T
+
+    def off(w):
+        return x.double() @ w.double().T - wanted
+
+    assert off(found).square().sum() < 0.8 * off(weight).square().sum()
+    # Of all weights it is that of the least |off|^2 + ridge |change|^2, whose slope is zero there.
+    slope = off(found).T @ x.double() + 0.3 * hessian[0].diagonal() * (found - weight)
+    assert slope.abs().max() < 1e-3 * (off(weight).T @ x.double()).abs().max()
+    assert torch.allclose(corrected(weight, hessian, hessian), weight, atol=1e-6)
+    assert torch.equal(corrected(weight, 0 * hessian, 0 * cross), weight)
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+@pytest.mark.parametrize("name", ["uint4", "nvfp4", TWO_LEVELS])
+def test_on_a_gpu_codes_serve_as_well(name):
+    weight, x = drawn()
+    found = []
+    for device in ("cpu", "cuda"):
+        hessian = (x.T @ x).to(device)
+        packed = ladder.quantize(weight.to(device), grouped(name), hessian=hessian)
+        assert packed.qweight.device.type == device
+        found.append(losses(x, weight, packed.to("cpu")).sum().item())
+    assert found[1] == pytest.approx(found[0], rel=0.02)

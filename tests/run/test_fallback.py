@@ -21,10 +21,12 @@ def parts(w):
 
 @pytest.mark.parametrize("bits", range(1, 9))
 @pytest.mark.parametrize("k", [1, 7, 32, 33, 95])
-def test_packing_is_the_same_words(bits, k):
+def test_packing_is_the_same_words(bits, k, monkeypatch):
     codes = torch.randint(0, 1 << bits, (3, k), dtype=torch.uint8)
     words = ladder.ops.pack(codes, bits)
-    assert torch.equal(fallback.pack(codes, bits), words)
+    for most in (1 << 26, 2 * k * bits, 1):  # all rows at a time, two, one
+        monkeypatch.setattr(fallback, "_MOST_BITS", most)
+        assert torch.equal(fallback.pack(codes, bits), words)
     assert torch.equal(fallback.unpack(words, k, bits), codes)
 
 

@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which tensors of a floating-point folder become packed weights, and which are copied."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+from torch import nn
+
+from ladder.checkpoints.mixtures import PlannedExperts, plan_experts
+from ladder.checkpoints.model import meta_model, renamer
+from ladder.checkpoints.model_files import Described, describe_tensors
+from ladder.checkpoints.shards import ShardSet
+from ladder.errors import CheckpointError
+from ladder.nn.linear import Linear
+from ladder.nn.report import Conversion
+from ladder.nn.select import Found, Left, covers, dense_weight, packable, survey
+from ladder.nn.select_conv import convolutions as convolutions_of
+from ladder.nn.select_conv import matrix_of
+from ladder.types import TType
+
+_FLOATS = ("F16", "BF16", "F32", "F64")
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A linear layer or convolution by its name in the files."""
+
+    name: str  #: in the model
+    n: int
+    k: int
+    module: nn.Linear | nn.Conv2d  #: or a Conv1D of transformers; on the meta device
+    tensors: dict[str, Described]  #: part -> dtype, shape
+
+
+def plan_folder(
+    folder: Path,
+    shards: ShardSet,
+    skip: tuple[str, ...] | None,
+    ttype: TType,
+    convolutions: bool,
+) -> tuple[Conversion, dict[str, Planned], list[PlannedExperts], list[str]]:
+    """What is to be packed and what is left, by the names in the files: a report, the linear
+    layers, convolutions and experts to be packed, and the linear layers that stay dense."""
+    model = meta_model(folder)
+    rename, _ = renamer(model)
+    every, none = packable(model), survey(model, (), loaded=False)
+    possible = {p.layer.name: p for p in plan_experts(model, shards, none.experts, ttype)}
+    of_experts = {n for p in possible.values() for s in p.sources.values() for n in s.names}
+    stored = {
+        rename(name).removesuffix(".weight"): name.removesuffix(".weight")
+        for name in shards.home
+        if name.endswith(".weight") and name not in of_experts
+    } | {name: plan.name for name, plan in possible.items()}
+    given = None if skip is None else _in_model(skip, stored, model)
+    layers = survey(model, given, loaded=False)
+    conversion, plans, experts = Conversion(left=dict(layers.left)), {}, []
+    found = layers.found
+    if convolutions:
+        filters, left = convolutions_of(model, given, ttype, loaded=False)
+        for conv in filters:
+            conversion.left.pop(f"{conv.name}.weight", None)
+        conversion.left.update(left)
+        found = (*found, *filters)
+    for layer in found:
+        weight = dense_weight(layer.module)
+        home = next((stored[name] for name in layer.names if name in stored), None)
+        if home is None:
+            conversion.left[layer.name] = Left("the files have no weight of it", weight.numel())
+            continue
+        plans[home] = _planned(shards, home, layer, ttype)
+        conversion.add(home, ttype, weight.numel())
+        conversion.convolutions += isinstance(layer.module, nn.Conv2d)
+    for mixture in layers.experts:
+        count = mixture.layout.shape[0]
+        planned = possible.get(mixture.name)
+        for parameter, (stack, weights) in mixture.stacks().items():
+            if planned is None:
+                why = Left("the files have no weight of it", weights, count)
+                conversion.left[f"{mixture.name}.{parameter}"] = why
+            else:
+                name = planned.name + stack.removeprefix(mixture.name)
+                conversion.add(name, ttype, weights, count)
+        if planned is not None:
+            _check_floats(shards, planned)
+            experts.append(planned)
+    packed = {*plans, *(planned.name for planned in experts)}
+    dense = [stored.get(name, name) for name in every if stored.get(name) not in packed]
+    return conversion, plans, experts, dense
+
+
+def _check_floats(shards: ShardSet, planned: PlannedExperts) -> None:
+    for sources in planned.sources.values():
+        for name in sources.names:
+            if (dtype := shards.entry(name).dtype) not in _FLOATS:
+                raise CheckpointError(f"{name} is {dtype}, not in floating point")
+
+
+def _in_model(skip: tuple[str, ...], stored: dict[str, str], model: nn.Module) -> list[str]:
+    """``skip`` by the names in the model of what it names in the files."""
+    every = {name for name, _ in model.named_modules()}
+    entries: list[str] = []
+    for entry in skip:
+        of_files = {name for name, file in stored.items() if covers(entry, file)}
+        entries += sorted(of_files & every)
+        if not of_files or any(covers(entry, name) for name in every):
+            entries.append(entry)
+    return entries
+
+
+def _planned(shards: ShardSet, stored: str, layer: Found, ttype: TType) -> Planned:
+    module = cast(nn.Linear, layer.module)
+    name, weight = f"{stored}.weight", module.weight
+    entry, shape = shards.entry(name), tuple(weight.shape)
+    if len(entry.shape) != len(shape) or entry.dtype not in _FLOATS:
+        what = "matrix" if len(shape) == 2 else f"tensor of {len(shape)} dimensions"
+        raise CheckpointError(
+            f"{name} is {entry.dtype} {list(entry.shape)}, not a floating-point {what}"
+        )
+    if entry.shape != shape:
+        raise CheckpointError(f"{name} has shape {list(entry.shape)}, not {list(shape)}")
+    n, k = matrix_of(module, weight).shape
+    parts = Linear(k, n, False, ttype, device="meta").packed_weight.tensors()
+    return Planned(layer.name, n, k, module, describe_tensors(parts))
