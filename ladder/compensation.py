@@ -22,6 +22,8 @@ from ladder.weight import Weight
 
 #: Added to the diagonal of the Hessian, of its mean; ten times as much where that does not do.
 _DAMPING = 0.01
+#: With more nothing would be left of it.
+_MOST_DAMPING = 1e3
 #: What the regression that undoes changes of inputs adds to the diagonal, of each number there, so
 #: that scales of inputs do not matter. It was chosen on one small model, by its perplexity.
 _RIDGE = 0.3
@@ -58,9 +60,11 @@ def check_hessian(hessian: object, n: int, k: int) -> None:
             f"hessian has shape {shape}, not {[k, k]}, or such for each of some equal parts of "
             f"{n} rows"
         )
-    if not bool(hessian.isfinite().all()):
-        at = (~hessian.isfinite()).nonzero()[0].tolist()
-        raise InvalidArgument(f"hessian at {at} is {hessian[tuple(at)].item()}, not finite")
+    finite = hessian.to(torch.float32).isfinite()
+    if not bool(finite.all()):
+        at = (~finite).nonzero()[0].tolist()
+        value = hessian[tuple(at)].item()
+        raise InvalidArgument(f"hessian at {at} is {value}, not finite in float32")
     diagonal = hessian.diagonal(dim1=-2, dim2=-1)
     if bool((diagonal < 0).any()):
         at = (diagonal < 0).nonzero()[0].tolist()
@@ -82,7 +86,7 @@ def compensated(source: Tensor, packed: Weight, hessian: Tensor) -> Compensated:
         The better of ``packed`` and the weight with new codes, row by row: by
         ``e @ hessian @ e.T`` of what a row's values are off.
     """
-    parts = hessian.to(source.device, torch.float32).view(-1, *hessian.shape[-2:])
+    parts = _in_parts(hessian, source)
     before = _errors(packed.dequantize() - source, parts)
     codes = _codes(source, packed, parts)
     made = replace(packed, qweight=ops.pack(codes, packed.type.bits))
@@ -107,7 +111,7 @@ def corrected(source: Tensor, hessian: Tensor, cross: Tensor) -> Tensor:
     Returns:
         [N, K]: ``source`` and the ridge regression of what its outputs are off.
     """
-    parts = hessian.to(source.device, torch.float32).view(-1, *hessian.shape[-2:])
+    parts = _in_parts(hessian, source)
     others = cross.to(parts).view_as(parts)
     rows = source.view(len(parts), -1, source.shape[1])
     damped = parts.clone()
@@ -115,6 +119,11 @@ def corrected(source: Tensor, hessian: Tensor, cross: Tensor) -> Tensor:
     diagonal.copy_(torch.where(diagonal == 0, 1, diagonal * (1 + _RIDGE)))
     off = rows @ (others - parts)
     return (rows + torch.linalg.solve(damped, off, left=False)).view_as(source)
+
+
+def _in_parts(hessian: Tensor, source: Tensor) -> Tensor:
+    """[P, K, K] float32, where the weight is."""
+    return hessian.to(source.device, torch.float32).view(-1, *hessian.shape[-2:])
 
 
 def _errors(rows: Tensor, parts: Tensor) -> Tensor:
@@ -164,13 +173,17 @@ def _codes_of_part(
 
 def _factor(hessian: Tensor) -> Tensor:
     """The upper triangular U with ``U.T @ U`` the inverse of ``hessian``, damped until it has
-    one."""
+    one, up to a factor. Raises InvalidArgument for what is no sum of squares."""
     diagonal = hessian.diagonal()
-    mean = diagonal.mean() if bool(diagonal.any()) else diagonal.new_ones(())
+    largest = diagonal.max()
+    if not bool(largest > 0):
+        return torch.eye(len(hessian), device=hessian.device)
+    hessian, diagonal = hessian / largest, diagonal / largest
+    mean = diagonal.mean()
     # An input that is always zero tells nothing of others, and costs nothing.
     diagonal = torch.where(diagonal == 0, mean, diagonal)
     damping = _DAMPING
-    while True:
+    while damping <= _MOST_DAMPING:
         damped = hessian.clone()
         damped.diagonal().copy_(diagonal + damping * mean)
         lower, failed = torch.linalg.cholesky_ex(damped)
@@ -179,6 +192,7 @@ def _factor(hessian: Tensor) -> Tensor:
             if not bool(failed):
                 return upper
         damping *= 10
+    raise InvalidArgument("hessian is no sum of x.T @ x: it has directions of negative squares")
 
 
 def _levels(ttype: TType) -> tuple[Tensor, Tensor]:
@@ -194,7 +208,9 @@ def _levels(ttype: TType) -> tuple[Tensor, Tensor]:
 def _grid(packed: Weight, levels: Tensor, code_of: Tensor) -> tuple[Tensor, Tensor]:
     """[N, K] each: a code's value is ``level * step + shift``, whatever scales and zero points a
     type has."""
-    least, most = levels.abs().argmin(), levels.abs().argmax()
+    least, most = torch.tensor(0), torch.tensor(len(levels) - 1)
+    if len(levels) > 2:  # from zero on, whose value is exact
+        least, most = levels.abs().argmin(), levels.abs().argmax()
 
     def values_of(level: Tensor) -> Tensor:
         codes = code_of[level].expand(packed.shape).contiguous()

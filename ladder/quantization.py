@@ -128,10 +128,12 @@ def quantize_calibrated(
             f'type "{ttype}" has {ttype.bits} bits; a hessian chooses codes of 1 to 8'
         )
     check_hessian(hessian, *weight.shape)
-    with torch.inference_mode(False), torch.no_grad():
+    exact = torch.autocast(weight.device.type, enabled=False)
+    with torch.inference_mode(False), torch.no_grad(), exact:
         source = weight.detach().to(torch.float32).contiguous()
-        if cross is not None:
-            source = corrected(source, hessian, cross)
+        if cross is None or not bool(source.isfinite().all()):  # which quantize refuses by name
+            return compensated(source, quantize(weight, ttype, method=method), hessian)
+        source = corrected(source, hessian, cross)
         return compensated(source, quantize(source, ttype, method=method), hessian)
 
 

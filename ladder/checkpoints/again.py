@@ -29,7 +29,7 @@ from ladder.checkpoints.model_files import (
 from ladder.checkpoints.report import Report, TypeRow
 from ladder.checkpoints.shards import ShardSet, open_shards, read_json
 from ladder.checkpoints.writer import carried_files
-from ladder.errors import CheckpointError, Unsupported
+from ladder.errors import CheckpointError, InvalidArgument, Unsupported
 from ladder.nn.dense_experts import DOWN, STACKS
 from ladder.nn.linear import Linear
 from ladder.nn.report import OutputErrors, Progress, calibrated_lines
@@ -218,6 +218,13 @@ def _calibrated(
         home = rename(f"{name}.weight").removesuffix(".weight")
         homes[name] = (home, "")
         wanted[home] = tuple(convolutions.get(name, (module.n, module.k)))
+    for home in wanted:
+        both = {parameter for of, parameter in homes.values() if of == home and parameter}
+        if len(both) == 1:
+            raise InvalidArgument(
+                f"{home}: calibration takes both stacks of experts or none, and skip leaves "
+                f"{STACKS[both.pop()]} alone to be converted"
+            )
     found = calibration.run(wanted, ttype, method, progress)
     weights: dict[str, Sequence[Weight]] = {
         name: found.stacks[home][parameter] if parameter else (found.weights[home],)

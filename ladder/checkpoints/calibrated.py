@@ -5,10 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
 
+from ladder.checkpoints import diffusion
 from ladder.errors import InvalidArgument
 from ladder.nn.calibration import Calibrated, calibrated
 from ladder.nn.dense_experts import has_stacks, layout_of
@@ -17,6 +19,15 @@ from ladder.nn.mixtures import FoundExperts
 from ladder.nn.report import Progress
 from ladder.nn.select import Found, dense_weight, is_linear
 from ladder.types import TType
+
+
+def check_no_pipeline(folder: Path) -> None:
+    """Raise InvalidArgument for a pipeline of diffusers."""
+    if diffusion.is_pipeline(folder):
+        raise InvalidArgument(
+            f"{folder} is a pipeline of diffusers, which is not calibrated: calibrate one of its "
+            "models by ladder.convert"
+        )
 
 
 @dataclass(frozen=True)
@@ -53,7 +64,7 @@ class Calibration:
         return calibrated(self.model, layers, ttype, self.batches, method=method, progress=progress)
 
     def _layers(self, wanted: Mapping[str, tuple[int, ...]]) -> Iterable[Layer]:
-        modules = dict(self.model.named_modules())
+        modules = dict(self.model.named_modules(remove_duplicate=False))
         for name, shape in wanted.items():
             layer, found = _layer(name, modules.get(name))
             if layer is None or found != shape:

@@ -14,7 +14,7 @@ from torch import nn
 
 from ladder.checkpoints import diffusion
 from ladder.checkpoints.again import convert_again
-from ladder.checkpoints.calibrated import Calibration
+from ladder.checkpoints.calibrated import Calibration, check_no_pipeline
 from ladder.checkpoints.folder import QUANT_METHOD, StoredConfig
 from ladder.checkpoints.hqq_files import written_by_hqq
 from ladder.checkpoints.mixtures import PlannedExperts
@@ -106,11 +106,8 @@ def convert(
     check_destination(destination, force=force)
     how = _How(ttype, method, activation_type, convolutions, again, calibration, progress)
     of_pipeline = diffusion.is_pipeline(folder)
-    if of_pipeline and calibration is not None:
-        raise InvalidArgument(
-            f"{folder} is a pipeline of diffusers, which is not calibrated: calibrate one of its "
-            "models by ladder.convert"
-        )
+    if calibration is not None:
+        check_no_pipeline(folder)
     if parts is not None and not of_pipeline:
         raise InvalidArgument(
             f"parts are models of a pipeline of diffusers, and {folder} has no {diffusion.INDEX}"

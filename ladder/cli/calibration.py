@@ -11,12 +11,12 @@ from ladder.cli.model import tokenizer_of, transformers_for
 if TYPE_CHECKING:
     from ladder.checkpoints.calibrated import Calibration
 
-#: Tokens of a window, unless the model takes fewer.
-_CHUNK = 2048
+#: Windows, and tokens of one unless the model takes fewer.
+_WINDOWS, _CHUNK = 128, 2048
 
 
 def calibration_of(
-    folder: Path, data: Path, windows: int, chunk: int | None, device: str
+    folder: Path, data: Path, windows: int | None, chunk: int | None, device: str | None
 ) -> Calibration:
     """The model of ``folder``, dense and on ``device``, and windows of the text or token ids
     ``data``.
@@ -31,16 +31,18 @@ def calibration_of(
     transformers = transformers_for("convert --calibration")
     import torch
 
-    from ladder.checkpoints.calibrated import Calibration
+    from ladder.checkpoints.calibrated import Calibration, check_no_pipeline
     from ladder.checkpoints.model import meta_model
     from ladder.errors import InvalidArgument
     from ladder.evaluate.measure import device_of
     from ladder.evaluate.perplexity import load_text, load_tokens, spread
     from ladder.integrations.transformers import dense
 
+    check_no_pipeline(folder)
+    windows = _WINDOWS if windows is None else windows
     if windows < 1:
         raise InvalidArgument(f"--windows is {windows}, not positive")
-    device = device_of(device)
+    device = device_of(device or "auto")
     kind: Any = type(meta_model(folder))
     if not issubclass(kind, transformers.PreTrainedModel):
         raise InvalidArgument(
@@ -49,7 +51,7 @@ def calibration_of(
         )
     config = transformers.AutoConfig.from_pretrained(str(folder), local_files_only=True)
     most = getattr(config.get_text_config(), "max_position_embeddings", None) or _CHUNK
-    length = chunk or min(_CHUNK, most)
+    length = min(_CHUNK, most) if chunk is None else chunk
     if data.suffix == ".npy":
         ids = load_tokens(data, chunk=length)
     else:

@@ -123,7 +123,9 @@ def convert(
             "for it, of any type (docs/calibration.md)."
         ),
     ] = None,
-    windows: Annotated[int, typer.Option(help="--calibration: use this many windows.")] = 128,
+    windows: Annotated[
+        int | None, typer.Option(help="--calibration: use this many windows. \\[default: 128]")
+    ] = None,
     chunk: Annotated[
         int | None,
         typer.Option(
@@ -131,8 +133,11 @@ def convert(
         ),
     ] = None,
     device: Annotated[
-        str, typer.Option(help="--calibration: where the model runs: cpu, cuda, ... or auto.")
-    ] = "auto",
+        str | None,
+        typer.Option(
+            help="--calibration: where the model runs: cpu, cuda, ... \\[default: a GPU if any]"
+        ),
+    ] = None,
     force: Force = False,
     as_json: Json = False,
 ) -> None:
@@ -160,12 +165,16 @@ def convert(
     from ladder.checkpoints.source import require_folder
     from ladder.checkpoints.writer import check_destination
     from ladder.cli.calibration import calibration_of
+    from ladder.errors import InvalidArgument
 
     if formats is not None:
         define_from(formats)
     loaded = None
+    given = {"--windows": windows, "--chunk": chunk, "--device": device}
+    if calibration is None and (unused := [n for n, value in given.items() if value is not None]):
+        raise InvalidArgument(f"{unused[0]} is for --calibration, which is not given")
     if calibration is not None:
-        require_folder(src)  # before a model is loaded
+        require_folder(src, or_pipeline=True)  # before a model is loaded
         check_destination(dst, force=force)
         loaded = calibration_of(src, calibration, windows, chunk, device)
     with progress_bar("convert", quiet=as_json) as progress:

@@ -15,13 +15,15 @@ from torch import Tensor, nn
 
 from ladder.nn.calls import BlockCalls, Call, first_of, record
 from ladder.nn.dense_experts import STACKS
-from ladder.nn.hessians import Given, Hessians, Kept, Layer, Part, Stop, captured, inputs_of
+from ladder.nn.hessians import Hessians, Kept, Layer, Part, Seen, Stop, captured, inputs_of
 from ladder.nn.mixtures import FoundExperts
+from ladder.nn.select import is_linear
 
 
 @dataclass
 class Turn:
-    """Weights that have the same inputs, and what these are like."""
+    """Weights that are quantised before others see what they give, and what their inputs are like:
+    of linear layers with one input the same object."""
 
     parts: list[Part]
     hessians: list[Hessians]
@@ -33,29 +35,38 @@ def in_turn(model: nn.Module, layers: Sequence[Layer], calls: Sequence[Call]) ->
     others: what comes next is what they make of their inputs, beside what the dense model makes.
 
     Blocks are the members of a ``nn.ModuleList`` that hold layers and run once a call; a model
-    without such is one block. Where each takes what the block before it gave, unchanged, blocks run
-    alone, on inputs that are kept; elsewhere the model runs up to one. Layers in no block come
-    last, all at once and without inputs of the dense model.
+    without such is one block. Where each takes what the block before it gave, and nothing else that
+    follows from it, blocks run alone, on inputs that are kept; elsewhere the model runs up to one.
+    Layers in no block, or in several, come last, all at once and without inputs of the dense model.
     """
     found = _blocks(model, layers)
     order = _order(model, list(found), calls)
     if not order and layers:
         yield from _in_block([_Whole(model, call) for call in calls], layers, Kept(layers))
         return
-    dense = _segments(model, order, calls)
-    for number, (blocks, before) in enumerate(dense):
-        now = record(model, blocks, calls)[1] if number else [each.copy() for each in before]
-        for step, block in enumerate(blocks):
+    at = 0
+    done: list[Kept] = []  # of blocks that came before, where the dense model is run again
+    while at < len(order):
+        with ExitStack() as dense:
+            for kept in done:
+                dense.enter_context(kept.back())
+            count, before = record(model, order[at:], calls)
+        now = [each.copy() if each is not None else None for each in before]
+        if at:
+            fewer, now = record(model, order[at : at + count], calls, known=True)
+            count = min(count, fewer)
+        more = at + count < len(order)
+        for step, block in enumerate(order[at : at + count]):
             kept = Kept(found[block])
             runs = [_InBlock(block, step, *pair) for pair in zip(now, before, strict=True)]
+            runs = [run for run in runs if run.of_now is not None]
             yield from _in_block(runs, found[block], kept)
-            if step + 1 == len(blocks):
-                continue
-            for each in now:
-                each.before = first_of(each.run(block, step))
-            with kept.back():
-                for each in before:
-                    each.before = first_of(each.run(block, step))
+            if step + 1 < count:
+                for run in runs:
+                    run.step_on(kept)
+            if more:
+                done.append(kept)
+        at += count
     of_blocks = {layer.name for block in order for layer in found[block]}
     if rest := [layer for layer in layers if layer.name not in of_blocks]:
         yield from _at_once(model, rest, calls)
@@ -68,6 +79,11 @@ class _Run(Protocol):
 
     def before(self) -> object: ...
 
+    def is_of_tokens(self, x: Tensor) -> bool:
+        """Whether x has a row for each that the block works on, or such sequences: what a router
+        gives some tokens to has not, and then the dense model may give it others."""
+        ...
+
 
 @dataclass(frozen=True)
 class _Whole:
@@ -79,67 +95,130 @@ class _Whole:
 
     before = now
 
+    def is_of_tokens(self, x: Tensor) -> bool:
+        return True
+
 
 @dataclass(frozen=True)
 class _InBlock:
     block: nn.Module
     step: int
-    of_now: BlockCalls
-    of_before: BlockCalls
+    of_now: BlockCalls | None
+    of_before: BlockCalls | None
 
     def now(self) -> object:
+        assert self.of_now is not None
         return self.of_now.run(self.block, self.step)
 
     def before(self) -> object:
-        return self.of_before.run(self.block, self.step)
+        return None if self.of_before is None else self.of_before.run(self.block, self.step)
+
+    def is_of_tokens(self, x: Tensor) -> bool:
+        hidden = self.of_now.before if self.of_now is not None else None
+        if hidden is None:
+            return True
+        if x.dim() > 2 and hidden.dim() > 2:
+            return x.shape[0] == hidden.shape[0] or x.shape[-2] == hidden.shape[-2]
+        return x.shape[:-1].numel() == hidden.shape[:-1].numel()
+
+    def step_on(self, kept: Kept) -> None:
+        """To what the next block works on."""
+        if self.of_now is not None:
+            self.of_now.before = first_of(self.now())
+        if self.of_before is not None:
+            with kept.back():
+                self.of_before.before = first_of(self.before())
+
+
+@dataclass
+class _Group:
+    """Weights with the same inputs, and how often each layer is called in each run."""
+
+    parts: list[Part]
+    counts: list[dict[str, int]]
 
 
 def _in_block(runs: Sequence[_Run], layers: Sequence[Layer], kept: Kept) -> Iterator[Turn]:
-    groups = _groups(runs[0], layers) if runs else []
-    for parts, counts in groups:
-        some = [part.layer for part in parts]
-        hessians = [Hessians() for _ in parts]
-        for run in runs:
-            with captured(some, counts) as now, suppress(Stop):
-                run.now()
-            inputs = [list(_inputs(part, now, now)) for part in parts]
-            with kept.back():
-                with captured(some, counts) as before, suppress(Stop):
-                    run.before()
-                dense = [list(_inputs(part, before, now)) for part in parts]
-            for sums, own, others in zip(hessians, inputs, dense, strict=True):
-                for (which, x), (_, as_it_was) in zip_longest(own, others, fillvalue=(0, None)):
-                    if x is not None:
-                        sums.add(which, x, as_it_was)
-        yield Turn(parts, hessians)
-    seen = {part.layer.name for parts, _ in groups for part in parts}
+    groups = _groups(runs, layers)
+    for group in groups:
+        hessians = [Hessians() for _ in _leaders(group.parts)]
+        for run, counts in zip(runs, group.counts, strict=True):
+            if counts:
+                _add(run, counts, kept, _leaders(group.parts), hessians)
+        of = dict(zip(_leaders(group.parts), hessians, strict=True))
+        yield Turn(group.parts, [of[_leader(part, group.parts)] for part in group.parts])
+    seen = {part.layer.name for group in groups for part in group.parts}
     unseen = [part for layer in layers if layer.name not in seen for part in _parts(layer)]
     if unseen:
         yield Turn(unseen, [Hessians() for _ in unseen])
 
 
-def _inputs(
-    part: Part, given: Mapping[str, list[Given]], now: Mapping[str, list[Given]]
-) -> Iterator[tuple[int, Tensor]]:
-    name = part.layer.name
-    for each, routed in zip(given.get(name, ()), now.get(name, ()), strict=False):
-        yield from inputs_of(part, each, routed.index)
+def _leader(part: Part, parts: Sequence[Part]) -> Part:
+    """The part of ``parts``, of one input, whose sums are those of ``part``: linear layers multiply
+    the same."""
+    alone = isinstance(part.layer, FoundExperts) or isinstance(part.layer.module, nn.Conv2d)
+    others = (p for p in parts if is_linear(p.layer.module))
+    return part if alone else next(others, part)
 
 
-def _groups(run: _Run, layers: Sequence[Layer]) -> list[tuple[list[Part], dict[str, int]]]:
-    """Weights with one input, in the order in which they run, and how often each layer does."""
-    with captured(layers) as found:
+def _leaders(parts: Sequence[Part]) -> list[Part]:
+    return list(dict.fromkeys(_leader(part, parts) for part in parts))
+
+
+def _add(
+    run: _Run,
+    counts: Mapping[str, int],
+    kept: Kept,
+    parts: Sequence[Part],
+    hessians: Sequence[Hessians],
+) -> None:
+    """What one call gives ``parts``, which have the same inputs."""
+    layers = list({part.layer.name: part.layer for part in parts}.values())
+    wanted = {layer.name: counts[layer.name] for layer in layers}
+    with captured(layers, wanted) as now, suppress(Stop):
         run.now()
+    inputs = [list(_inputs(part, now, now)) for part in parts]
+    with kept.back():
+        with captured(layers, wanted) as before, suppress(Stop):
+            run.before()
+        dense = [list(_inputs(part, before, now)) for part in parts]
+    every = (given for of_layer in now.given.values() for given in of_layer)
+    of_tokens = all(run.is_of_tokens(given.x) for given in every)
+    for sums, own, others in zip(hessians, inputs, dense, strict=True):
+        for (which, x), (_, as_it_was) in zip_longest(own, others, fillvalue=(0, None)):
+            if x is not None:
+                sums.add(which, x, as_it_was if of_tokens else None)
+
+
+def _inputs(part: Part, seen: Seen, now: Seen) -> Iterator[tuple[int, Tensor]]:
+    name = part.layer.name
+    pairs = zip(seen.given.get(name, ()), now.given.get(name, ()), strict=False)
+    for given, routed in pairs:
+        yield from inputs_of(part, given, routed.index)
+
+
+def _groups(runs: Sequence[_Run], layers: Sequence[Layer]) -> list[_Group]:
+    """In the order in which they run."""
     by_name = {layer.name: layer for layer in layers}
-    groups: dict[int, list[Layer]] = {}
-    for name, given in found.items():
-        groups.setdefault(id(given[0].source), []).append(by_name[name])
+    sources: dict[str, list[tuple[int, ...]]] = {}
+    counts: list[dict[str, int]] = []
+    for number, run in enumerate(runs):
+        with captured(layers, keep=False) as seen:
+            run.now()
+        counts.append({name: len(of) for name, of in seen.sources.items()})
+        for name, of in seen.sources.items():
+            keys = [(number, id(tensor), version) for tensor, version in of]
+            sources.setdefault(name, []).extend(keys)
+    groups: dict[tuple[tuple[int, ...], ...], list[Layer]] = {}
+    for name, key in sources.items():
+        groups.setdefault(tuple(key), []).append(by_name[name])
     made = []
     for group in groups.values():
-        counts = {layer.name: len(found[layer.name]) for layer in group}
+        names = {layer.name for layer in group}
+        of_runs = [{n: c for n, c in count.items() if n in names} for count in counts]
         firsts = [_parts(layer)[0] for layer in group]
         seconds = [part for layer in group for part in _parts(layer)[1:]]
-        made += [(parts, counts) for parts in (firsts, seconds) if parts]
+        made += [_Group(parts, of_runs) for parts in (firsts, seconds) if parts]
     return made
 
 
@@ -159,32 +238,24 @@ def _at_once(model: nn.Module, layers: Sequence[Layer], calls: Sequence[Call]) -
     yield Turn(parts, hessians)
 
 
-def _segments(
-    model: nn.Module, order: Sequence[nn.Module], calls: Sequence[Call]
-) -> list[tuple[Sequence[nn.Module], list[BlockCalls]]]:
-    """Blocks each of which runs on what the one before gave, with what calls give them."""
-    found: list[tuple[Sequence[nn.Module], list[BlockCalls]]] = []
-    at = 0
-    while at < len(order):
-        count, inputs = record(model, order[at:], calls)
-        found.append((order[at : at + count], inputs))
-        at += count
-    return found
-
-
 def _blocks(model: nn.Module, layers: Iterable[Layer]) -> dict[nn.Module, list[Layer]]:
-    """The outermost members of lists of modules, with the layers in each."""
+    """The outermost members of lists of modules, with the layers that are in each of them alone."""
     found: dict[nn.Module, list[Layer]] = {}
     for layer in layers:
-        parts = layer.name.split(".")
-        parent = model
-        for part in parts[:-1]:
-            child = parent.get_submodule(part)
-            if isinstance(parent, nn.ModuleList):
-                found.setdefault(child, []).append(layer)
-                break
-            parent = child
+        of = {_block(model, name) for name in layer.names}
+        if len(of) == 1 and (block := of.pop()) is not None:
+            found.setdefault(block, []).append(layer)
     return found
+
+
+def _block(model: nn.Module, name: str) -> nn.Module | None:
+    parent = model
+    for part in name.split(".")[:-1]:
+        child = parent.get_submodule(part)
+        if isinstance(parent, nn.ModuleList):
+            return child
+        parent = child
+    return None
 
 
 def _order(model: nn.Module, blocks: Sequence[nn.Module], calls: Sequence[Call]) -> list[nn.Module]:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
+import torch
 from torch import Tensor, nn
 
 from ladder.errors import InvalidArgument
@@ -63,6 +64,10 @@ def calibrated(
             a weight or input that is not finite, naming the layer. Layers before it have values of
             quantised weights.
     """
+    if ttype.bits > 8:
+        raise InvalidArgument(
+            f'type "{ttype}" has {ttype.bits} bits; calibration chooses codes of 1 to 8'
+        )
     calls, made = calls_of(batches), Calibrated()
     names: list[str] = []
     with at_rest(model):
@@ -102,10 +107,11 @@ def _quantize(part: Part, hessians: Hessians, ttype: TType, method: str, made: C
         weight = quantized(source, hessians.of_groups(), hessians.inputs())
         made.weights[layer.name] = weight
         values = weight.dequantize(module.weight.dtype)
-        if isinstance(module, nn.Conv2d):
-            module.weight.copy_(filters(module, values))
-        else:
-            dense_weight(module).copy_(values)
+        with torch.inference_mode(module.weight.is_inference()), torch.no_grad():
+            if isinstance(module, nn.Conv2d):
+                module.weight.copy_(filters(module, values))
+            else:
+                dense_weight(module).copy_(values)
         return
     parameter, of = cast(Tensor, layer.module._parameters[part.stack]), layer.layout
     stack = made.stacks.setdefault(layer.name, {}).setdefault(part.stack, [])
@@ -115,4 +121,5 @@ def _quantize(part: Part, hessians: Hessians, ttype: TType, method: str, made: C
             weight = quantized(source, hessians.of(expert), hessians.inputs(expert))
         stack.append(weight)
         values = of.as_dense(part.stack, weight.dequantize(parameter.dtype)[None])
-        parameter[expert].copy_(values[0])
+        with torch.inference_mode(parameter.is_inference()), torch.no_grad():
+            parameter[expert].copy_(values[0])

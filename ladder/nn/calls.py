@@ -12,32 +12,51 @@ import torch
 from torch import Tensor, nn
 
 from ladder.errors import InvalidArgument
-from ladder.nn.hessians import Stop
+from ladder.nn.hessians import Stop, version_of
 
 #: One call of the model, by one batch.
 Call = Callable[[nn.Module], Any]
 #: In the arguments of a block: what the block before it gave.
 _BEFORE = object()
+#: Of the size of what a block gives: a change that shows what follows from it.
+_CHANGE = 0.01
 
 
 @dataclass
 class BlockCalls:
     """One call of the model: what its blocks, from some block on, are called with."""
 
-    args: list[tuple[Any, ...]]
-    kwargs: list[dict[str, Any]]
+    arguments: list[tuple[tuple[Any, ...], dict[str, Any]]]
     before: Tensor | None = None  #: what stands for _BEFORE
 
     def copy(self) -> BlockCalls:
         return replace(self)
 
     def run(self, block: nn.Module, step: int) -> Any:
-        def given(value: Any) -> Any:
-            # A copy: blocks may add to their input in place.
-            return self.before.clone() if value is _BEFORE and self.before is not None else value
+        """Call it, with copies: blocks may write to what they are given."""
+        args, kwargs = mapped(self.arguments[step], self._copied)
+        return block(*args, **kwargs)
 
-        args = [given(value) for value in self.args[step]]
-        return block(*args, **{name: given(value) for name, value in self.kwargs[step].items()})
+    def _copied(self, value: Any) -> Any:
+        if value is _BEFORE:
+            value = self.before
+        return value.clone() if isinstance(value, Tensor) else value
+
+
+def mapped(value: Any, change: Callable[[Any], Any]) -> Any:
+    """A copy of nested tuples, lists and dictionaries, what is in them changed."""
+    if type(value) in (tuple, list):
+        return type(value)(mapped(each, change) for each in value)
+    if type(value) is dict:
+        return {key: mapped(each, change) for key, each in value.items()}
+    return change(value)
+
+
+def tensors_of(value: Any) -> list[Tensor]:
+    """Those in nested tuples, lists and dictionaries."""
+    found: list[Tensor] = []
+    mapped(value, lambda each: found.append(each) if isinstance(each, Tensor) else None)
+    return found
 
 
 def calls_of(batches: object) -> list[Call]:
@@ -47,9 +66,11 @@ def calls_of(batches: object) -> list[Call]:
     Raises:
         InvalidArgument: nothing of that, or no batch.
     """
-    if isinstance(batches, Tensor) and batches.dim():
-        batches = batches.split(1)
-    if not isinstance(batches, Iterable) or isinstance(batches, (str, bytes, Mapping)):
+    of_rows = isinstance(batches, Tensor) and batches.dim() > 0
+    if isinstance(batches, Tensor) and of_rows:
+        batches = batches.split(1) if len(batches) else ()
+    scalar = isinstance(batches, Tensor)
+    if scalar or not isinstance(batches, Iterable) or isinstance(batches, (str, bytes, Mapping)):
         raise InvalidArgument(
             f"calibration is of {type(batches).__name__}, not batches of what the model is called "
             "with"
@@ -79,13 +100,15 @@ def _call_of(number: int, batch: Any) -> Call:
         device = next((t.device for t in (*model.parameters(), *model.buffers())), None)
 
         def there(value: Any) -> Any:
-            return value.to(device) if isinstance(value, Tensor) and device is not None else value
+            return value.to(device, copy=True) if isinstance(value, Tensor) else value
 
+        given, named = mapped((args, kwargs), there)
         try:
-            return model(*map(there, args), **{name: there(v) for name, v in kwargs.items()})
-        except (RuntimeError, TypeError, ValueError, IndexError) as error:
+            return model(*given, **named)
+        except Exception as error:  # whatever models raise
             raise InvalidArgument(
-                f"the model cannot be called with batch {number} of calibration: {error}"
+                f"the model cannot be called with batch {number} of calibration: "
+                f"{type(error).__name__}: {error}"
             ) from error
 
     return call
@@ -93,20 +116,24 @@ def _call_of(number: int, batch: Any) -> Call:
 
 @contextmanager
 def at_rest(model: nn.Module) -> Iterator[None]:
-    """Let ``model`` run without gradients, dropout and caches of keys and values."""
+    """Let ``model`` run without gradients, dropout and caches of keys and values, and products of
+    float32 be such."""
     training = {module: module.training for module in model.modules()}
     configs: dict[int, Any] = {}
     for module in training:
         config: Any = getattr(module, "config", None)
         if getattr(config, "use_cache", None) is True:
             configs[id(config)] = config
+    precision = torch.get_float32_matmul_precision()
     try:
         model.eval()
+        torch.set_float32_matmul_precision("highest")
         for config in configs.values():
             config.use_cache = False
         with torch.inference_mode(False), torch.no_grad():  # training may follow inference
             yield
     finally:
+        torch.set_float32_matmul_precision(precision)
         for config in configs.values():
             config.use_cache = True
         for module, was in training.items():
@@ -114,57 +141,143 @@ def at_rest(model: nn.Module) -> Iterator[None]:
 
 
 def record(
-    model: nn.Module, blocks: Sequence[nn.Module], calls: Sequence[Call]
-) -> tuple[int, list[BlockCalls]]:
-    """How many of ``blocks``, from the first on, take what the block before gave, in all calls; and
-    what each call gives them."""
-    recorded = [each for call in calls if (each := _record_call(model, blocks, call)).args]
-    return min((len(each.args) for each in recorded), default=1), recorded
+    model: nn.Module, blocks: Sequence[nn.Module], calls: Sequence[Call], *, known: bool = False
+) -> tuple[int, list[BlockCalls | None]]:
+    """What each call gives ``blocks``, from the first on, as long as each works on what the block
+    before gave, unchanged, and on nothing else that follows from it; None where a call does not
+    reach the first.
+
+    Args:
+        known: that they depend on nothing else.
+    Returns:
+        How many blocks these are, and the calls.
+    """
+    recorded = [_Recording(model, blocks).of(call) for call in calls]
+    reached = [each for each in recorded if each is not None]
+    count = min((len(each.arguments) for each in reached), default=1)
+    if count > 1 and not known:
+        first = next(call for call, each in zip(calls, recorded, strict=True) if each is not None)
+        count = _independent(model, blocks[:count], first)
+    return count, recorded
 
 
-def _record_call(model: nn.Module, blocks: Sequence[nn.Module], call: Call) -> BlockCalls:
-    made, given = BlockCalls([], []), None  # what a block is given: by the block before it
+def _independent(model: nn.Module, blocks: Sequence[nn.Module], call: Call) -> int:
+    """How many of ``blocks`` have no argument, beside what they work on, that is another when the
+    first block gives something else."""
+    as_it_is, changed = (_Recording(model, blocks, change).of(call) for change in (0.0, _CHANGE))
+    count = 1
+    if as_it_is is None or changed is None:
+        return count
+    for one, other in zip(as_it_is.arguments[1:], changed.arguments[1:], strict=False):
+        pairs = list(zip(tensors_of(one), tensors_of(other), strict=False))
+        if len(tensors_of(one)) != len(tensors_of(other)):
+            break
+        if not all(a.shape == b.shape and torch.equal(a, b) for a, b in pairs):
+            break
+        count += 1
+    return count
 
-    def before(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        nonlocal given
-        step = len(made.args)
-        if module is not blocks[step]:
+
+class _Recording:
+    """Of one call: hooks of blocks that note what these are called with.
+
+    Args:
+        change: of what the first block gives, as a part of its size.
+    """
+
+    def __init__(self, model: nn.Module, blocks: Sequence[nn.Module], change: float = 0.0) -> None:
+        self._model, self._blocks, self._change = model, blocks, change
+        self._made = BlockCalls([])
+        self._given: Tensor | None = None  # by the block before
+        self._version = 0
+        self._place: Any = None  # of what blocks work on, among their arguments
+        self._copies: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
+        self._old: dict[int, tuple[Tensor, int]] = {}  # what the first block is given, by id
+
+    def of(self, call: Call) -> BlockCalls | None:
+        with ExitStack() as stack:
+            for block in self._blocks:
+                before = block.register_forward_pre_hook(self._before, with_kwargs=True)
+                stack.callback(before.remove)
+                after = block.register_forward_hook(self._after, with_kwargs=True)
+                stack.callback(after.remove)
+            with suppress(Stop):
+                call(self._model)
+        return self._made if self._made.arguments else None
+
+    def _before(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        step = len(self._made.arguments)
+        if module is not self._blocks[step]:
             if step:  # in another order than that of the first call
                 raise Stop
             return
-        if step == 0 and (given := _hidden(args, kwargs)) is not None:
-            made.before = given.clone()
-        hidden = _BEFORE if given is None else given  # the former no argument is
         if any("past_key_value" in name and value is not None for name, value in kwargs.items()):
             raise InvalidArgument(
-                "calibration gives the model a cache of keys and values, to which it writes: call "
-                "it without"
+                "a block is given a cache of keys and values, to which it writes: call the model "
+                "without"
             )
-        if step and sum(value is hidden for value in (*args, *kwargs.values())) != 1:
+        places: dict[Any, Any] = {**dict(enumerate(args)), **kwargs}
+        if step == 0:
+            self._old = {id(t): (t, version_of(t)) for t in tensors_of((args, kwargs))}
+            self._place = next((place for place, v in places.items() if _is_float(v)), None)
+            hidden = places.get(self._place)
+            self._made.before = None if hidden is None else hidden.clone()
+        else:
+            hidden = places.get(self._place)
+            if self._given is None or hidden is not self._given:
+                raise Stop
+            if version_of(hidden) != self._version:
+                raise Stop
+        if sum(value is hidden for value in tensors_of((args, kwargs))) > 1:
+            if step:
+                raise Stop
+            hidden = None  # a block that works on one tensor twice runs alone
+            self._made.before = None
+
+        def kept(value: Any) -> Any:
+            if value is hidden and hidden is not None:
+                return _BEFORE
+            return self._copy(value) if isinstance(value, Tensor) else value
+
+        self._made.arguments.append(mapped((args, dict(kwargs)), kept))
+        if step + 1 == len(self._blocks) or hidden is None:
             raise Stop
-        made.args.append(tuple(_BEFORE if value is hidden else value for value in args))
-        made.kwargs.append({n: _BEFORE if v is hidden else v for n, v in kwargs.items()})
-        if len(made.args) == len(blocks):
-            raise Stop
 
-    def after(module: nn.Module, args: Any, output: Any) -> None:
-        nonlocal given
-        given = first_of(output)
+    def _copy(self, tensor: Tensor) -> Tensor:
+        """One for all blocks, as long as nothing writes to it."""
+        key = id(tensor), version_of(tensor)
+        if key not in self._copies:
+            self._copies[key] = tensor, tensor.clone()  # the former for its number to stay its own
+        return self._copies[key][1]
 
-    with ExitStack() as stack:
-        for block in blocks:
-            stack.callback(block.register_forward_pre_hook(before, with_kwargs=True).remove)
-            stack.callback(block.register_forward_hook(after).remove)
-        with suppress(Stop):
-            call(model)
-    return made
+    def _after(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
+    ) -> None:
+        first = first_of(output)
+        self._given = first if isinstance(first, Tensor) else None
+        if self._change and module is self._blocks[0]:
+            written = [t for t in tensors_of((args, kwargs)) if self._is_new(t)]
+            made = {id(tensor): tensor for tensor in (*tensors_of(output), *written)}
+            for tensor in made.values():
+                self._disturb(tensor)
+        if self._given is not None:
+            self._version = version_of(self._given)
+
+    def _is_new(self, tensor: Tensor) -> bool:
+        """Whether the first block has written it."""
+        old = self._old.get(id(tensor))
+        return old is None or old[1] != version_of(tensor)
+
+    def _disturb(self, tensor: Tensor) -> None:
+        if tensor.is_floating_point() and tensor.numel():
+            ramp = torch.linspace(-1, 1, tensor.numel(), device=tensor.device).view(tensor.shape)
+            tensor += (self._change * tensor.float().abs().mean() * ramp).to(tensor.dtype)
 
 
-def _hidden(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor | None:
-    """The first floating-point tensor: what the block works on."""
-    every = (value for value in (*args, *kwargs.values()) if isinstance(value, Tensor))
-    return next((value for value in every if value.is_floating_point()), None)
+def _is_float(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.is_floating_point()
 
 
 def first_of(output: Any) -> Any:
+    """What a block gives that returns more than one thing."""
     return output[0] if isinstance(output, (tuple, list)) and output else output

@@ -19,9 +19,18 @@ from ladder.nn.linear import Linear
 from ladder.nn.mixtures import FoundExperts
 from ladder.nn.packed import PackedModule
 from ladder.nn.report import Conversion, Progress
-from ladder.nn.select import Found, check_entries, covers, entries_of, is_linear, survey
+from ladder.nn.select import (
+    Found,
+    check_entries,
+    covers,
+    dense_weight,
+    entries_of,
+    is_linear,
+    survey,
+)
 from ladder.nn.select_conv import convolutions as convolutions_of
 from ladder.nn.select_conv import matrix_of
+from ladder.ops import activations
 from ladder.quantization import quantize, weights_of
 from ladder.types import TType, with_defaults
 
@@ -101,6 +110,9 @@ def convert(
         every.extend(found)
     made = None
     if calibration is not None:
+        for layer in every:  # before hours go by
+            if why := _activation_objection(layer, ttype, activation_type):
+                raise Unsupported(f"{layer.name}: {why}")
         made = calibrated(model, every, ttype, calibration, method=method, progress=progress)
         report.errors = made.errors
     for done, layer in enumerate(every, start=1):
@@ -118,6 +130,21 @@ def convert(
             progress(layer.name, done, len(every))
     report.log()
     return report
+
+
+def _activation_objection(
+    layer: Found | FoundExperts, ttype: TType, activation_type: str | None
+) -> str:
+    """Why the layer's weights, of ``ttype``, take no such activations; "" when they do."""
+    device = next(layer.module.parameters()).device.type
+    if isinstance(layer, FoundExperts):
+        sizes: tuple[int, ...] = layer.layout.shape[1:]
+    elif isinstance(layer.module, nn.Conv2d):
+        return ""
+    else:
+        sizes = (dense_weight(layer.module).shape[1],)
+    every = (activations.objection(activation_type, ttype, k, device) for k in sizes)
+    return next((why for why in every if why), "")
 
 
 def _packed(

@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 import torch
@@ -34,21 +34,17 @@ class Part:
 
 @dataclass(frozen=True)
 class Given:
-    """What a layer was called with: x, and of experts the index [T, k] of those of each token.
+    """What a layer was called with: x, and of experts the index [T, k] of those of each token."""
 
-    ``x`` is a copy of ``source``, to which the model may write later.
-    """
-
-    source: Tensor
     x: Tensor
     index: Tensor | None = None
 
 
 class Hessians:
-    """Sums over the inputs x of one :class:`Part`, float32 [K, K], where the layer is: of
-    ``x[i] * x[j]``, and of ``before[i] * x[j]``, the inputs that the dense model gives it.
+    """Sums over the inputs x of weights that have the same ones, float32 [K, K], where these are:
+    of ``x[i] * x[j]``, and of ``before[i] * x[j]``, the inputs that the dense model gives.
 
-    They are made when inputs come: of a linear layer one, of a convolution one for each of its
+    They are made when inputs come: of linear layers one, of a convolution one for each of its
     groups, of experts one for each that has tokens. Where the dense model gives other inputs, as
     where tokens go to modules of their own, there are no sums with these.
     """
@@ -61,21 +57,22 @@ class Hessians:
 
     def add(self, which: int, x: Tensor, before: Tensor | None = None) -> None:
         """Add inputs [..., K] of a group or an expert, the same ones ``before``."""
-        rows = _rows(x)
-        if not rows.shape[0]:
-            return
-        self._inputs[which] = self.inputs(which) + rows.shape[0]
-        _accumulate(self._of, which, rows, rows)
-        self._paired = self._paired and before is not None and before.shape == x.shape
-        if self._paired and before is not None:
-            _accumulate(self._cross, which, _rows(before), rows)
+        with torch.autocast(x.device.type, enabled=False):
+            rows = _rows(x)
+            if not rows.shape[0]:
+                return
+            self._inputs[which] = self.inputs(which) + rows.shape[0]
+            _accumulate(self._of, which, rows, rows)
+            self._paired = self._paired and before is not None and before.shape == x.shape
+            if self._paired and before is not None:
+                _accumulate(self._cross, which, _rows(before), rows)
 
     def inputs(self, which: int = 0) -> int:
         """How many have come."""
         return self._inputs.get(which, 0)
 
     def of(self, which: int = 0) -> tuple[Tensor | None, Tensor | None]:
-        """The two sums of an expert, or a layer; None where no input came."""
+        """The two sums of an expert, or of linear layers; None where no input came."""
         return self._of.get(which), self._cross.get(which) if self._paired else None
 
     def of_groups(self) -> tuple[Tensor | None, Tensor | None]:
@@ -100,16 +97,36 @@ def _stacked(sums: Mapping[int, Tensor]) -> Tensor:
     return torch.stack([sums[which] for which in sorted(sums)])
 
 
+def version_of(tensor: Tensor) -> int:
+    """How often it has been written to; tensors of inference mode are not."""
+    return 0 if tensor.is_inference() else tensor._version
+
+
+@dataclass
+class Seen:
+    """What layers are called with, by name and in the order in which they run.
+
+    Attributes:
+        given: where it is kept.
+        sources: for each call the tensor and what has been written to it by then: two layers have
+            the same inputs where these are.
+    """
+
+    given: dict[str, list[Given]] = field(default_factory=dict)
+    sources: dict[str, list[tuple[Tensor, int]]] = field(default_factory=dict)
+
+
 @contextmanager
 def captured(
-    layers: Sequence[Layer], counts: Mapping[str, int] | None = None
-) -> Iterator[dict[str, list[Given]]]:
-    """By name, in the order in which they run, what ``layers`` are called with inside.
+    layers: Iterable[Layer], counts: Mapping[str, int] | None = None, *, keep: bool = True
+) -> Iterator[Seen]:
+    """What ``layers`` are called with inside.
 
     Args:
-        counts: of all layers, how often they are called: :class:`Stop` is raised once they were.
+        counts: how often each is called: :class:`Stop` is raised once they were.
+        keep: also what they are given.
     """
-    found: dict[str, list[Given]] = {}
+    seen = Seen()
 
     def note(layer: Layer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         index = None
@@ -118,9 +135,11 @@ def captured(
             x, index = every["hidden_states"], every["top_k_index"]
         else:
             x = args[0] if args else next(iter(kwargs.values()))
-        given = Given(x, x.detach().clone(), index)
-        found.setdefault(layer.name, []).append(given)
-        if counts and all(len(found.get(name, ())) >= count for name, count in counts.items()):
+        sources = seen.sources.setdefault(layer.name, [])
+        sources.append((x, version_of(x)))
+        if keep:  # a copy: the model may write to it
+            seen.given.setdefault(layer.name, []).append(Given(x.detach().clone(), index))
+        if counts and all(len(seen.sources.get(n, ())) >= most for n, most in counts.items()):
             raise Stop
 
     with ExitStack() as stack:
@@ -128,7 +147,7 @@ def captured(
             hook = _Hook(note, layer)
             handle = layer.module.register_forward_pre_hook(hook, with_kwargs=True)
             stack.callback(handle.remove)
-        yield found
+        yield seen
 
 
 @dataclass(frozen=True)
@@ -175,6 +194,7 @@ def _tokens(
     e, h = layout.shape[:2]
     x = x.reshape(-1, h)
     weights = cast(Tensor, module._parameters[GATE_UP])
+    x, index = x.to(weights.device), index.to(weights.device)  # hooks of accelerate move them later
     bias = module._parameters.get(GATE_UP_BIAS)
     chosen: list[int] = index.unique().tolist()
     for expert in chosen:
@@ -192,21 +212,21 @@ class Kept:
     """The weights of layers as they are now, for inputs that the dense model gives."""
 
     def __init__(self, layers: Sequence[Layer]) -> None:
-        self._weights: list[tuple[nn.Parameter, Tensor]] = []
+        self._weights: list[tuple[nn.Module, str, nn.Parameter]] = []
         for layer in layers:
             names = (GATE_UP, DOWN) if isinstance(layer, FoundExperts) else ("weight",)
             for name in names:
-                parameter = cast(nn.Parameter, layer.module._parameters[name])
-                self._weights.append((parameter, parameter.detach().clone()))
+                weight = cast(nn.Parameter, layer.module._parameters[name]).detach().clone()
+                self._weights.append((layer.module, name, nn.Parameter(weight, False)))
 
     @contextmanager
     def back(self) -> Iterator[None]:
         """The layers have them inside."""
-        now = [parameter.data for parameter, _ in self._weights]
+        now = [module._parameters[name] for module, name, _ in self._weights]
         try:
-            for parameter, weight in self._weights:
-                parameter.data = weight
+            for module, name, weight in self._weights:
+                module._parameters[name] = weight
             yield
         finally:
-            for (parameter, _), weight in zip(self._weights, now, strict=True):
-                parameter.data = weight
+            for (module, name, _), parameter in zip(self._weights, now, strict=True):
+                module._parameters[name] = parameter

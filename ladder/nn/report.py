@@ -22,7 +22,8 @@ _log = logging.getLogger("ladder")
 
 @dataclass
 class OutputErrors:
-    """What quantising does to the outputs of a layer on calibration data: sums of squares.
+    """What rounding does to the outputs of a layer on calibration data, after the weight has been
+    corrected for what its inputs have become: sums of squares.
 
     Attributes:
         error: with the weights that the layer has.
@@ -127,14 +128,14 @@ class Conversion:
 
 
 def calibrated_lines(errors: Mapping[str, OutputErrors]) -> Iterator[str]:
-    """How far outputs move: the root mean square over layers, each by its own size."""
+    """What rounding costs: the root mean square over layers, each by its own size."""
     seen = [each for each in errors.values() if each.size]
     if seen:
         now = math.sqrt(sum(each.error / each.size for each in seen) / len(seen))
         nearest = math.sqrt(sum(each.nearest / each.size for each in seen) / len(seen))
         yield (
-            f"calibrated {len(seen)} layers: their outputs move by {now:.2%} of their size, with "
-            f"the nearest codes by {nearest:.2%}"
+            f"calibrated {len(seen)} layers: rounding moves their outputs by {now:.2%} of their "
+            f"size, to the nearest codes by {nearest:.2%}"
         )
     if unseen := [name for name, each in errors.items() if each.unseen]:
         count = sum(errors[name].unseen for name in unseen)

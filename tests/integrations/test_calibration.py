@@ -79,16 +79,16 @@ def test_blocks_that_run_alone_are_those_of_the_whole_model(family, monkeypatch)
     counts = []
     record = blocks.record
 
-    def recorded(model, order, calls):
-        found = record(model, order, calls)
+    def recorded(*given, **options):
+        found = record(*given, **options)
         counts.append(found[0])
         return found
 
     monkeypatch.setattr(blocks, "record", recorded)
     ladder.convert(alone, "uint4", 32, calibration=batches(family))
-    # An encoder and a decoder, the latter once more when the former is quantised; or one run.
-    assert counts == ([2, 2, 2] if family == "T5" else [3])
-    monkeypatch.setattr(blocks, "record", lambda *given: (1, record(*given)[1]))
+    # Blocks of T5 have the positions of the first: each is recorded, of both models but the first.
+    assert counts == (7 * [1] if family == "T5" else [3])
+    monkeypatch.setattr(blocks, "record", lambda *a, **options: (1, record(*a, **options)[1]))
     ladder.convert(whole, "uint4", 32, calibration=batches(family))
     assert weights_of(alone) == weights_of(whole)
 
@@ -226,9 +226,11 @@ def test_ways_to_give_batches():
         ([], "calibration has no batch"),
         ("a text", "calibration is of str, not batches"),
         (7, "calibration is of int"),
+        (torch.tensor(7), "calibration is of Tensor"),
+        (TOKENS[:0], "calibration has no batch"),
         ({"input_ids": TOKENS}, "calibration is of dict"),
         ([TOKENS, "a text"], "batch 1 of calibration is of str"),
-        (TOKENS + 1000, "the model cannot be called with batch 0 of calibration: index out of"),
+        (TOKENS + 1000, "the model cannot be called with batch 0 of calibration: IndexError"),
         ([{"ids": TOKENS}], "the model cannot be called with batch 0 of calibration"),
     ],
 )
@@ -240,6 +242,72 @@ def test_what_the_model_cannot_be_called_with_is_refused_and_nothing_changes(cal
     after = model.state_dict()
     assert all(torch.equal(tensor, after[name]) for name, tensor in before.items())
     assert all(not m._forward_pre_hooks and not m._forward_hooks for m in model.modules())
+
+
+def test_weights_that_are_not_finite_are_named_as_without_calibration():
+    model = fresh()
+    model.model.layers[1].mlp.up_proj.weight.data[3, 7] = float("inf")
+    said = []
+    for calibration in (None, TOKENS):
+        with pytest.raises(InvalidArgument, match="at row 3, column 7 is inf") as error:
+            ladder.convert(copy.deepcopy(model), "uint4", 32, calibration=calibration)
+        said.append(str(error.value))
+    assert said[0] == said[1]
+
+
+@pytest.mark.parametrize(
+    "options, words",
+    [
+        ({"activation_type": "bogus"}, "bogus"),
+        (
+            {"activation_type": "int8", "weight_type": "float8_e4m3"},
+            "int8 does not take float8_e4m3",
+        ),
+        ({"weight_type": "float16"}, 'type "float16" has 16 bits; calibration chooses'),
+    ],
+)
+def test_what_can_be_known_before_is_refused_before_anything_changes(options, words):
+    model = fresh()
+    before = copy.deepcopy(model.state_dict())
+    options = {"weight_type": "uint4"} | options
+    with pytest.raises((InvalidArgument, ladder.Unsupported), match=words):
+        ladder.convert(model, calibration=TOKENS, **options)
+    after = model.state_dict()
+    assert all(torch.equal(tensor, after[name]) for name, tensor in before.items())
+
+
+def test_autocast_inference_mode_and_half_precision():
+    dense = fresh()
+    wanted = copy.deepcopy(dense)
+    ladder.convert(wanted, "uint4", 32, calibration=TOKENS)
+    with torch.inference_mode():
+        model = copy.deepcopy(dense)  # its weights are such tensors
+        ladder.convert(model, "uint4", 32, calibration=TOKENS)
+    assert weights_of(model) == weights_of(wanted)
+    for dtype in (torch.bfloat16, torch.float16):
+        model = copy.deepcopy(dense)
+        with torch.autocast("cpu", dtype):
+            report = ladder.convert(model, "uint4", 32, calibration=TOKENS)
+        assert all(each.error < each.nearest for each in report.errors.values())
+        model = copy.deepcopy(dense).to(dtype)
+        report = ladder.convert(model, "uint4", 32, calibration=TOKENS)
+        assert all(each.error < each.nearest for each in report.errors.values())
+
+
+def test_batches_are_not_written_to():
+    class Writes(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(32, 32)
+
+        def forward(self, x):
+            x += 1
+            return self.linear(x)
+
+    x = torch.randn(10, 32)
+    kept = x.clone()
+    ladder.convert(Writes(), "uint4", 32, calibration=[x])
+    assert torch.equal(x, kept)
 
 
 def test_inputs_that_are_not_finite_are_named():

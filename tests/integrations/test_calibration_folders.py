@@ -127,6 +127,8 @@ def test_pipelines_of_diffusers_are_refused(tmp_path):
     with pytest.raises(InvalidArgument, match="which is not calibrated"):
         convert(tmp_path / "pipeline", tmp_path / "out", "uint4",
                 calibration=Calibration(torch.nn.Linear(2, 2), TOKENS))  # fmt: skip
+    arguments = ["convert", str(tmp_path / "pipeline"), str(tmp_path / "out"), "--calibration", "x"]
+    assert "which is not calibrated" in str(CliRunner().invoke(app, arguments).exception)
 
 
 # --- the command ----------------------------------------------------------------------------------
@@ -143,14 +145,14 @@ def windows(tmp_path_factory):
 
 
 def test_the_command_predicts_text_better_than_nearest_codes(dequantised_folder, windows, tmp_path):
-    found = {}
+    found, ids = {}, str(windows / "calibration.npy")
     for name, more in (
         ("nearest", []),
-        ("calibrated", ["--calibration", str(windows / "calibration.npy"), "--windows", "8"]),
+        ("calibrated", ["--calibration", ids, "--windows", "8", "--device", "cpu"]),
     ):
         arguments = [
             "convert", str(dequantised_folder), str(tmp_path / name), "--type", "uint2",
-            "--group", "64", *more, "--json", "--device", "cpu",
+            "--group", "64", *more, "--json",
         ]  # fmt: skip
         result = CliRunner().invoke(app, arguments, catch_exceptions=False)
         assert result.exit_code == 0, result.output
@@ -187,6 +189,8 @@ def test_a_text_is_read_by_the_tokenizer_of_the_folder(ladder_folder, tmp_path):
         (["--calibration", "some.txt"], "has no tokenizer that transformers reads"),
         (["--calibration", "nothere.npy"], "nothere.npy is no .npy file of token ids"),
         (["--calibration", "x.npy", "--windows", "0"], "--windows is 0, not positive"),
+        (["--calibration", str(GPTQ / "val_tokens.npy"), "--chunk", "0"], "chunk is 0"),
+        (["--chunk", "64"], "--chunk is for --calibration, which is not given"),
         (["--calibration", "x.npy", "--device", "tpu0"], 'device is "tpu0"'),
     ],
 )
@@ -209,6 +213,16 @@ def test_a_model_that_text_does_not_calibrate(tmp_path, windows):
     ]  # fmt: skip
     result = CliRunner().invoke(app, arguments)
     assert "which text does not calibrate" in str(result.exception)
+
+
+def test_half_of_a_mixture_is_refused(tmp_path):
+    hf_mixtures.fresh("mixtral").save_pretrained(tmp_path / "dense")
+    convert(tmp_path / "dense", tmp_path / "out", "uint4", group_size=32)
+    calibration = Calibration(dense(load(tmp_path / "out")), TOKENS)
+    with pytest.raises(InvalidArgument, match=r"experts: .* skip leaves down alone"):
+        convert(tmp_path / "out", tmp_path / "again", "uint3", group_size=32, again=True,
+                skip=["gate_up"], calibration=calibration)  # fmt: skip
+    assert not (tmp_path / "again").exists()
 
 
 @pytest.mark.parametrize("count, wanted", [(1, [0]), (3, [0, 4, 9]), (20, [*range(10)])])

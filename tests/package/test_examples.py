@@ -17,6 +17,7 @@ ROOT = Path(__file__).parents[2]
 #: Arguments that make an example fast, and words that its output must have.
 EXAMPLES = {
     "demo.py": (["--windows", "1", "--tokens", "4", "--out"], "bytes in memory, whole model"),
+    "calibrate.py": ([], "calibrated 56 layers: rounding moves their outputs by"),
     "dequantize_transpose.py": ([], "equal to the reference"),
     "load_gptq.py": ([], "uint4,group=128,scale=float16,zero=midpoint"),
     "generate.py": ([], "merged 40 layers into 16"),

@@ -54,6 +54,16 @@ def test_inputs_that_tell_nothing_of_each_other_leave_the_nearest_codes(name):
     assert packed == ladder.quantize(weight, grouped(name))
 
 
+def test_types_of_two_values_and_of_the_smallest_and_largest_hessians():
+    weight, x = drawn()
+    ladder.register_type("signs", bits=1, values=[-1, 1])
+    nearest = ladder.quantize(weight, "signs", group_size=32)
+    for scale in (1.0, 1e-30, 1e30):
+        hessian = (x.T @ x).double() * scale
+        packed = ladder.quantize(weight, "signs", group_size=32, hessian=hessian)
+        assert losses(x, weight, packed).sum() < 0.5 * losses(x, weight, nearest).sum()
+
+
 def by_the_book(source, nearest, hessian):
     """GPTQ as its paper derives it: a column after the other, the inverse of what is left made anew
     for each. In float64, of a type of integers with float32 scales."""
@@ -138,6 +148,8 @@ def negative(h):
         (lambda h: "h", "hessian is of str"),
         (lambda h: h / 0, "not finite"),
         (negative, "hessian has -1 on its diagonal, at 3"),
+        (lambda h: h.double() * 1e39, "hessian at [0, 0] is 1e+39, not finite in float32"),
+        (lambda h: 1e9 - 1e9 * h + h, "hessian is no sum of x.T @ x"),
     ],
 )
 def test_what_is_no_hessian_is_refused(change, words):
