@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from ladder.checkpoints import diffusion
 from ladder.errors import InvalidArgument
 from ladder.nn.calibration import Calibrated, calibrated
+from ladder.nn.calibration.hessians import Layer
 from ladder.nn.dense_experts import has_stacks, layout_of
-from ladder.nn.hessians import Layer
 from ladder.nn.mixtures import FoundExperts
 from ladder.nn.report import Progress
 from ladder.nn.select import Found, dense_weight, is_linear

@@ -15,7 +15,7 @@ from torch import nn
 import ladder
 from ladder.compensation import corrected
 from ladder.errors import InvalidArgument
-from ladder.nn import blocks, calls
+from ladder.nn.calibration import blocks, calls
 from ladder.nn.select import survey
 from ladder.nn.select_conv import convolutions, matrix_of
 

@@ -9,8 +9,8 @@ from diffusion_models import fresh as diffusion_model
 from hf_models import PLAIN
 from torch import nn
 
-from ladder.nn.blocks import in_turn
-from ladder.nn.calls import at_rest, calls_of
+from ladder.nn.calibration.blocks import in_turn
+from ladder.nn.calibration.calls import at_rest, calls_of
 from ladder.nn.select import survey
 
 WIDTH = 16

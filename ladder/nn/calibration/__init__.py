@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from ladder.errors import InvalidArgument
-from ladder.nn.blocks import in_turn
-from ladder.nn.calls import at_rest, calls_of
+from ladder.nn.calibration.blocks import in_turn
+from ladder.nn.calibration.calls import at_rest, calls_of
+from ladder.nn.calibration.hessians import Hessians, Layer, Part
 from ladder.nn.conv_products import filters
 from ladder.nn.dense_experts import GATE_UP
-from ladder.nn.hessians import Hessians, Layer, Part
 from ladder.nn.mixtures import FoundExperts
 from ladder.nn.report import OutputErrors, Progress
 from ladder.nn.select import dense_weight
@@ -57,7 +57,7 @@ def calibrated(
     it give. Dense weights of ``model`` become the values of the quantised ones, in their dtype.
 
     Args:
-        batches: as :func:`ladder.nn.blocks.calls_of`.
+        batches: as :func:`ladder.nn.calibration.calls.calls_of`.
         progress: called with (name, done, count) after each layer.
     Raises:
         InvalidArgument: nothing to call the model with, a batch with which it cannot be called, or

@@ -13,9 +13,19 @@ from typing import Any, Protocol
 
 from torch import Tensor, nn
 
-from ladder.nn.calls import BlockCalls, Call, first_of, record
+from ladder.nn.calibration.calls import Call
+from ladder.nn.calibration.hessians import (
+    Hessians,
+    Kept,
+    Layer,
+    Part,
+    Seen,
+    Stop,
+    captured,
+    inputs_of,
+)
+from ladder.nn.calibration.recording import BlockCalls, first_of, record
 from ladder.nn.dense_experts import STACKS
-from ladder.nn.hessians import Hessians, Kept, Layer, Part, Seen, Stop, captured, inputs_of
 from ladder.nn.mixtures import FoundExperts
 from ladder.nn.select import is_linear
 
