@@ -69,16 +69,16 @@ def calibrated(
             f'type "{ttype}" has {ttype.bits} bits; calibration chooses codes of 1 to 8'
         )
     calls, made = calls_of(batches), Calibrated()
-    names: list[str] = []
+    done = 0
     with at_rest(model):
         for turn in in_turn(model, layers, calls):
             for part, hessians in zip(turn.parts, turn.hessians, strict=True):
                 with weights_of(part.layer.name):
                     _quantize(part, hessians, ttype, method, made)
                 if part.stack != GATE_UP:  # the first of two
-                    names.append(part.layer.name)
+                    done += 1
                     if progress is not None:
-                        progress(names[-1], len(names), len(layers))
+                        progress(part.layer.name, done, len(layers))
     return made
 
 

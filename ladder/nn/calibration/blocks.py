@@ -151,12 +151,12 @@ class _Group:
 def _in_block(runs: Sequence[_Run], layers: Sequence[Layer], kept: Kept) -> Iterator[Turn]:
     groups = _groups(runs, layers)
     for group in groups:
-        hessians = [Hessians() for _ in _leaders(group.parts)]
+        leaders = [_leader(part, group.parts) for part in group.parts]
+        sums = {leader: Hessians() for leader in leaders}
         for run, counts in zip(runs, group.counts, strict=True):
             if counts:
-                _add(run, counts, kept, _leaders(group.parts), hessians)
-        of = dict(zip(_leaders(group.parts), hessians, strict=True))
-        yield Turn(group.parts, [of[_leader(part, group.parts)] for part in group.parts])
+                _add(run, counts, kept, sums)
+        yield Turn(group.parts, [sums[leader] for leader in leaders])
     seen = {part.layer.name for group in groups for part in group.parts}
     unseen = [part for layer in layers if layer.name not in seen for part in _parts(layer)]
     if unseen:
@@ -171,33 +171,23 @@ def _leader(part: Part, parts: Sequence[Part]) -> Part:
     return part if alone else next(others, part)
 
 
-def _leaders(parts: Sequence[Part]) -> list[Part]:
-    return list(dict.fromkeys(_leader(part, parts) for part in parts))
-
-
-def _add(
-    run: _Run,
-    counts: Mapping[str, int],
-    kept: Kept,
-    parts: Sequence[Part],
-    hessians: Sequence[Hessians],
-) -> None:
-    """What one call gives ``parts``, which have the same inputs."""
-    layers = list({part.layer.name: part.layer for part in parts}.values())
+def _add(run: _Run, counts: Mapping[str, int], kept: Kept, sums: Mapping[Part, Hessians]) -> None:
+    """To the sums of parts that have the same inputs, what one call gives them."""
+    layers = [part.layer for part in sums]
     wanted = {layer.name: counts[layer.name] for layer in layers}
     with captured(layers, wanted) as now, suppress(Stop):
         run.now()
-    inputs = [list(_inputs(part, now, now)) for part in parts]
+    inputs = [list(_inputs(part, now, now)) for part in sums]
     with kept.back():
         with captured(layers, wanted) as before, suppress(Stop):
             run.before()
-        dense = [list(_inputs(part, before, now)) for part in parts]
+        dense = [list(_inputs(part, before, now)) for part in sums]
     every = (given for of_layer in now.given.values() for given in of_layer)
     of_tokens = all(run.is_of_tokens(given.x) for given in every)
-    for sums, own, others in zip(hessians, inputs, dense, strict=True):
+    for hessians, own, others in zip(sums.values(), inputs, dense, strict=True):
         for (which, x), (_, as_it_was) in zip_longest(own, others, fillvalue=(0, None)):
             if x is not None:
-                sums.add(which, x, as_it_was if of_tokens else None)
+                hessians.add(which, x, as_it_was if of_tokens else None)
 
 
 def _inputs(part: Part, seen: Seen, now: Seen) -> Iterator[tuple[int, Tensor]]:

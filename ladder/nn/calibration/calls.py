@@ -32,11 +32,10 @@ def calls_of(batches: object) -> list[Call]:
     Raises:
         InvalidArgument: nothing of that, or no batch.
     """
-    of_rows = isinstance(batches, Tensor) and batches.dim() > 0
-    if isinstance(batches, Tensor) and of_rows:
+    if isinstance(batches, Tensor) and batches.dim():
         batches = batches.split(1) if len(batches) else ()
-    scalar = isinstance(batches, Tensor)
-    if scalar or not isinstance(batches, Iterable) or isinstance(batches, (str, bytes, Mapping)):
+    single = isinstance(batches, (Tensor, str, bytes, Mapping))
+    if single or not isinstance(batches, Iterable):
         raise InvalidArgument(
             f"calibration is of {type(batches).__name__}, not batches of what the model is called "
             "with"
