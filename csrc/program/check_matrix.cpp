@@ -153,12 +153,19 @@ Faults check(const Program& program, const Unpack& i) {
   if (i.ones) {
     const Scalar operand = program.registers[i.to].scalar;
     // The largest of all pairs: that of one at an offset is a part of it by a power of two.
-    const auto constant = -(std::ldexp(i.zero, i.exponent) + ones_of(i, operand, 0));
+    const auto constant = constant_of(i, operand, 0);
     if (i.in_place || i.zeros >= 0 || i.bits > mantissa_bits(operand)) {
       add(faults, "codes of ", i.bits, " bits beside ones, in place or with zero points");
     } else if (to_number(operand, to_bits(operand, constant)) != constant) {
       add(faults, constant, " is no ", name_of(operand));
     }
+  }
+  if (i.scales >= 0) {
+    const Scalar scale = program.registers[i.scales].scalar;
+    if (!i.ones || scale != Scalar::u8) {
+      add(faults, "codes times scales of ", name_of(scale), i.ones ? "" : ", not read from ones");
+    }
+    check_group(program, i.scales, i.group, "scales", faults);
   }
   return faults;
 }

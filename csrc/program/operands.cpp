@@ -80,6 +80,10 @@ double ones_of(const Unpack& i, Scalar operand, int offset) {
   return i.ones ? first_of_ones(operand) * factor_of(i, operand, offset) : 0;
 }
 
+double constant_of(const Unpack& i, Scalar operand, int offset) {
+  return -(std::ldexp(i.zero, i.exponent) + ones_of(i, operand, offset));
+}
+
 static_assert(kMostScaledBits <= kMostWholeBits);
 
 const BytePlan& plan_of(const UnpackBytes& i, Scalar to) {

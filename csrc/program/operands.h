@@ -46,8 +46,9 @@ OperandWords operand_words(const Layout& a);
 
 /// Integers: (code * 2^shift - zero) * 2^exponent, plus zeros[w, row] where there are such; or with
 /// `in_place` what layout/in_place.h says. Of `three` values in 2 bits, code 3 is first made 1.
-/// With `ones` the code is read as the mantissa of a number that begins with one, so that f16 has
-/// room for an exponent of 0.
+/// With `ones` the code is read as the mantissa of a number that begins with one, so that there is
+/// room for an exponent of 0; then, with `scales`, times scales[group, row], integers in u8: one
+/// multiply-add, which rounds nothing.
 struct Unpack {
   RegisterId to, from;
   Affine block, step;
@@ -58,6 +59,8 @@ struct Unpack {
   RegisterId zeros = -1;
   bool three = false;
   bool ones = false;
+  RegisterId scales = -1;
+  Affine group = 0;
 };
 /// How the codes of a pair are read into halves of `operand`, and what is ORed to these; of a pair
 /// at `offset`, by what they are multiplied, and, of `ones`, what these are then.
@@ -65,6 +68,8 @@ UnpackPlan plan_of(const Unpack& i, Scalar operand);
 std::uint32_t joined_of(const Unpack& i, Scalar operand);
 double factor_of(const Unpack& i, Scalar operand, int offset);
 double ones_of(const Unpack& i, Scalar operand, int offset);
+/// What is added where no zero points are stored, before scales.
+double constant_of(const Unpack& i, Scalar operand, int offset);
 /// The codes of a word, each 2 bits, with every 3 made 1.
 constexpr std::uint32_t three_values(std::uint32_t word) {
   return word & ~(word << 1 & 0xaaaaaaaau);

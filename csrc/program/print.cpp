@@ -159,6 +159,7 @@ std::string to_string(const Program& program, const Statement& statement) {
               out << " - " << i.zero << " times 2^" << i.exponent;
               if (i.zeros >= 0) out << " + " << reg(i.zeros);
               if (i.ones) out << " from ones";
+              if (i.scales >= 0) out << " * " << group(i.scales, i.group);
             }
           },
           [&](const MmaShared& i) {

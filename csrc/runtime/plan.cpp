@@ -14,7 +14,7 @@ namespace ladder {
 namespace {
 
 // Part of the name of a plan: measurements of another scheduler say nothing of this one's kernels.
-constexpr const char* kScheduler = "scheduler 11";
+constexpr const char* kScheduler = "scheduler 12";
 
 // The scheduler's estimate of registers errs by a few. Of its first eight choices one does not
 // spill in any case that tests/compile has; there may be others.

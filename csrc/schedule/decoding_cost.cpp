@@ -75,8 +75,8 @@ double decoding_cycles(const Problem& problem, const Device& device, Route route
     // Integers of f16 with stored zero points are multiplied twice.
     const bool twice = problem.weight.element == nullptr && problem.activation() == Scalar::f16 &&
                        problem.weight.stored_zero != Zero::none;
-    const double product =
-        joins_powers(problem) ? 0 : kPairsPerUnit * kPackedCycles * (twice ? 2 : 1);
+    const bool joins = joins_powers(problem) || joins_whole_scales(problem);
+    const double product = joins ? 0 : kPairsPerUnit * kPackedCycles * (twice ? 2 : 1);
     if (decoding_kind(problem) != Decoding::Kind::fields) {
       return decoding_cycles(problem, device, route, ScalePlace::sums) + product;
     }

@@ -81,7 +81,8 @@ std::vector<TType> types() {
         "uint8,group=64,scale=bfloat16,zero=integer", "uint3,channel,scale=float16,zero=quantized",
         "uint1,group=128,scale=float16,zero=integer", "uint4,group=16,zero=integer",
         "uint4,group=128,scale=float16,zero=original", "uint2,group=64,scale=float32,zero=rescale",
-        "int4,group=32,scale=bfloat16,zero=original"}) {
+        "int4,group=32,scale=bfloat16,zero=original",
+        "uint4,group=128,scale=uint4,zero=midpoint,scale2=float32:channel"}) {
     out.push_back(ttype(text));
   }
   return out;

@@ -4,6 +4,7 @@
 // share. Addresses of look-ups are sums of products (layout/lookup_plan.h), which run beside the
 // masks: shifts and masks for them took 4 more operations a pair.
 #include <cmath>
+#include <set>
 
 #include "base/error.h"
 #include "base/joined.h"
@@ -24,6 +25,11 @@ std::string both(Scalar scalar, double value) { return hex(to_bits(scalar, value
 /// Plus -0, which keeps the sign of a zero.
 std::string product(Scalar scalar, const std::string& a, const std::string& b) {
   return joined("fma_", name_of(scalar), "(", a, ", ", b, ", 0x80008000u)");
+}
+
+/// Of the two rows of a unit in the halves of `word`.
+std::string low_or_high(const std::string& word, std::int64_t row) {
+  return joined(row % 2 == 0 ? "low_twice(" : "high_twice(", word, ")");
 }
 
 }  // namespace
@@ -67,21 +73,52 @@ void Emitter::for_each_pair(const Op& i, int bits, const Decode& decode) {
 void Emitter::unpack(const Unpack& i) {
   const Scalar operand = reg(i.to).scalar;
   const auto plan = plan_of(i, operand);
-  const auto joined = joined_of(i, operand);
+  const auto ones = joined_of(i, operand);
+  if (i.scales >= 0) {
+    line("{");
+    scaled_constants(i, plan);
+  }
   for_each_pair(i, i.bits, [&](const std::string& to, int p, std::int64_t first, int row) {
     const UnpackPair& pair = plan.pairs[p];
-    const auto code = pieces(i.from, first, pair.pieces, i.three ? "three_values" : "", joined);
+    const auto code = pieces(i.from, first, pair.pieces, i.three ? "three_values" : "", ones);
     if (i.in_place) {
       line(to, " = ", code, ";");
       return;
     }
-    const auto zero =
-        i.zeros < 0
-            ? both(operand, -(std::ldexp(i.zero, i.exponent) + ones_of(i, operand, pair.offset)))
-            : reg(i.zeros).name + "[" + std::to_string(row) + "]";
+    if (i.scales >= 0) {
+      const auto of_row = [&](const char* what) {
+        return low_or_high(joined(what, pair.offset, "_", row / 2), row);
+      };
+      line("  ", to, " = fma_", name_of(operand), "(", code, ", ", of_row("factors"), ", ",
+           of_row("constants"), ");");
+      return;
+    }
+    const auto zero = i.zeros < 0 ? both(operand, constant_of(i, operand, pair.offset))
+                                  : reg(i.zeros).name + "[" + std::to_string(row) + "]";
     line(to, " = fma_", name_of(operand), "(", code, ", ",
          both(operand, factor_of(i, operand, pair.offset)), ", ", zero, ");");
   });
+  if (i.scales >= 0) line("}");
+}
+
+// What codes at each offset are multiplied by and what is added, of a unit's two rows, times their
+// scales: the same in all steps of a group.
+void Emitter::scaled_constants(const Unpack& i, const UnpackPlan& plan) {
+  const Scalar operand = reg(i.to).scalar;
+  scales_of_units(i.to, i.scales, i.group, 1);
+  std::set<int> offsets;
+  for (const UnpackPair& pair : plan.pairs) offsets.insert(pair.offset);
+  const auto units = operand_words(reg(i.to).layout).units;
+  for (std::int64_t unit = 0; unit < units; ++unit) {
+    const auto scales = joined("scales", unit);
+    for (const int offset : offsets) {
+      const double factor = factor_of(i, operand, offset);
+      line("const u32 factors", offset, "_", unit, " = ",
+           factor == 1 ? scales : product(operand, scales, both(operand, factor)), ";");
+      line("const u32 constants", offset, "_", unit, " = ",
+           product(operand, scales, both(operand, constant_of(i, operand, offset))), ";");
+    }
+  }
 }
 
 std::string Emitter::fields(RegisterId from, std::int64_t first, const FieldPlan& plan,
@@ -236,7 +273,7 @@ void Emitter::large_powers_of_units(const UnpackFloat& i) {
 }
 
 std::string Emitter::scale_of_unit(std::int64_t row) {
-  return joined(row % 2 == 0 ? "low_twice" : "high_twice", "(scales", row / 2, ")");
+  return low_or_high(joined("scales", row / 2), row);
 }
 
 void Emitter::scale_operand(const ScaleOperand& i) {

@@ -55,7 +55,9 @@ std::string Emitter::run() {
   const bool small_scales = std::ranges::any_of(program_.registers, [](const Register& r) {
     return r.scalar == Scalar::e8m0 || r.scalar == Scalar::e4m3;
   });
-  const bool operands = has<ScaleOperand>(program_.body, [](const ScaleOperand&) { return true; });
+  const bool operands =
+      has<ScaleOperand>(program_.body, [](const ScaleOperand&) { return true; }) ||
+      has<Unpack>(program_.body, [](const Unpack& i) { return i.scales >= 0; });
   const bool conversions =
       has<UnpackFloat>(program_.body, [](const UnpackFloat& i) { return i.fields.converted; });
   if (small_scales || operands || conversions) out_ << dialect_.preludes.scales() << '\n';

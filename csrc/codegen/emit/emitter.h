@@ -131,6 +131,7 @@ class Emitter {
   std::string shifted(RegisterId from, std::int64_t first, const UnpackPiece& piece,
                       const std::string& through) const;
   void unpack(const Unpack& i);
+  void scaled_constants(const Unpack& i, const UnpackPlan& plan);
   void unpack_bytes(const UnpackBytes& i);
   /// The scale of a row as a number of 32 bits, `less_` of that name beside it.
   std::string byte_scale(const UnpackBytes& i, std::int64_t row, std::set<std::int64_t>& declared);

@@ -40,7 +40,8 @@ Scalar LinearLowering::byte_scalar() const {
 
 bool LinearLowering::reads_ones() const {
   return decoding_.rounded && decoding_.kind == Decoding::Kind::integers &&
-         operand_ == Scalar::f16 && problem_.weight.stored_zero == Zero::none;
+         (operand_ == Scalar::f16 || joins_whole_scales(problem_)) &&
+         problem_.weight.stored_zero == Zero::none;
 }
 
 // Else the largest power of two that the multiply-add can give to (code - zero).
@@ -201,10 +202,12 @@ void LinearLowering::decode_step(Body& body) {
   switch (decoding_.kind) {
     case Decoding::Kind::integers: {
       const bool in_place = route_ == Route::in_place;
+      const bool joins = decoding_.rounded && joins_whole_scales(problem_);
       emit(body, Unpack{o.a, words_, o.block, o.in_block, problem_.weight.bits, in_place,
                         in_place ? 0 : problem_.weight.zero, in_place ? 0 : operand_exponent(),
                         in_place ? 0 : problem_.weight.shift, o.zeros, problem_.weight.three,
-                        reads_ones()});
+                        reads_ones(), joins ? scale_rows() : -1, joins ? o.group : Affine(0)});
+      if (joins) return;
       break;
     }
     case Decoding::Kind::fields: {

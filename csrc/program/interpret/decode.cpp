@@ -37,21 +37,37 @@ void Interpreter::for_each_pair(Block& block, const Op& i, int bits, const Decod
   }
 }
 
+/// Of the row of a slot of the operands.
+template <class Op>
+double Interpreter::scale_of(const Block& block, const Op& i, int thread, std::int64_t group,
+                             std::int64_t slot) const {
+  const auto row = coordinates_[i.to].at(thread, slot)[1];
+  const auto of_row = slot_of_row(i.scales, thread, group, row);
+  return number(block, i.scales, thread * coordinates_[i.scales].slots + of_row);
+}
+
 void Interpreter::unpack(Block& block, const Unpack& i) {
   const Scalar operand = program_.registers[i.to].scalar;
   const auto plan = plan_of(i, operand);
   const auto joined = joined_of(i, operand);
-  const auto decode = [&](int thread, const OperandWord& word, std::int64_t, int pair,
+  const auto group = value(block, i.group);
+  const auto decode = [&](int thread, const OperandWord& word, std::int64_t slot, int pair,
                           const std::uint32_t* from) {
     std::array<std::uint32_t, 8> words;
     for (int w = 0; w < i.bits; ++w) words[w] = i.three ? three_values(from[w]) : from[w];
     const auto codes = read_pieces(plan.pairs[pair].pieces, words.data()) | joined;
     if (i.in_place) return codes;
     const int offset = plan.pairs[pair].offset;
-    const double factor = factor_of(i, operand, offset);
-    const double zero =
-        i.zeros < 0 ? -(std::ldexp(i.zero, i.exponent) + ones_of(i, operand, offset))
+    double factor = factor_of(i, operand, offset);
+    double zero =
+        i.zeros < 0 ? constant_of(i, operand, offset)
                     : number(block, i.zeros, thread * coordinates_[i.zeros].slots + word.row() * 2);
+    if (i.scales >= 0) {
+      const double scale = scale_of(block, i, thread, group, slot);
+      // As the kernel does, each in the operand's format.
+      factor = to_number(operand, to_bits(operand, factor * scale));
+      zero = to_number(operand, to_bits(operand, zero * scale));
+    }
     std::uint32_t both = 0;
     for (int half = 0; half < 2; ++half) {
       const auto code = to_number(operand, codes >> (16 * half) & 0xffff);
@@ -68,12 +84,6 @@ void Interpreter::unpack_float(Block& block, const UnpackFloat& i) {
   const FieldPlan& plan = field_plan(f.bits, f.place);
   const int carry = f.carry();
   const auto group = value(block, i.group);
-  const auto scale_of = [&](int thread, std::int64_t slot) {
-    if (i.scales < 0) return 1.0;
-    const auto row = coordinates_[i.to].at(thread, slot)[1];
-    const auto of_row = slot_of_row(i.scales, thread, group, row);
-    return number(block, i.scales, thread * coordinates_[i.scales].slots + of_row);
-  };
   const auto decode = [&](int thread, const OperandWord&, std::int64_t slot, int pair,
                           const std::uint32_t* words) {
     auto both = read_fields(plan, words, pair);
@@ -86,7 +96,8 @@ void Interpreter::unpack_float(Block& block, const UnpackFloat& i) {
       both |= carried * ((1u << (15 - carry)) - 1);
     }
     if (f.factor == 1 && i.scales < 0) return both;
-    const double factor = f.factor * scale_of(thread, slot);
+    const double factor =
+        i.scales < 0 ? f.factor : f.factor * scale_of(block, i, thread, group, slot);
     const auto scaled = [&](std::uint32_t bits) {
       return to_bits(operand, to_number(operand, bits) * factor);
     };

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Tiles whose operands are values times scales, rounded: products by the dequantised weight.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -13,11 +14,15 @@
 #include "program/linear_case.h"
 #include "program/slips.h"
 #include "program/tile_cases.h"
+#include "schedule/decoding.h"
 
 namespace ladder {
 namespace {
 
+using ::testing::HasSubstr;
 using testing::LinearCase;
+
+constexpr const char* kWhole = "uint4,group=64,scale=uint4,zero=midpoint,scale2=float32:channel";
 
 /// y by weights that are rounded to the format of the activations, and what it is bound by.
 Reference by_rounded_weights(const LinearCase& c) {
@@ -113,8 +118,10 @@ INSTANTIATE_TEST_SUITE_P(
                       "uint4,group=32,scale=float8_e4m3", "uint5,group=64", "int6,group=128",
                       "uint7,group=32", "uint8,group=64,zero=integer", "nf4,group=64",
                       "float4_e2m1,group=32", "nvfp4", "float6_e3m2,group=128",
-                      "float8_e4m3,group=64", "mxfp4", "uint3,group=32,scale=e8m0",
-                      "uint4,group=64,scale=uint4,zero=midpoint,scale2=float32:channel",
+                      "float8_e4m3,group=64", "mxfp4", "uint3,group=32,scale=e8m0", kWhole,
+                      "uint3,group=128,scale=uint4,zero=midpoint,scale2=float32:channel",
+                      "uint2,group=64,scale=uint6,zero=midpoint,scale2=float32",
+                      "ternary,group=32,scale=uint5,scale2=float32",
                       "uint4,group=128,scale=uint4,zero=integer,scale2=float32:channel",
                       "int5,group=32,scale=uint3,scale2=float32"),
     [](const auto& info) { return "case_" + std::to_string(info.index); });
@@ -126,6 +133,48 @@ TEST(RoundedOperands, without_their_scales_are_caught) {
     EXPECT_EQ(testing::objection_to(program, schedule, LinearCase::integers(problem, 9)),
               "wrong numbers");
   });
+}
+
+// One multiply-add has code, zero point and scale.
+TEST(RoundedOperands, join_integer_scales_that_round_nothing) {
+  unsigned kept = 0;
+  for_each_case(kWhole, [&](const Problem& problem, const TileSchedule& schedule) {
+    const auto after = [&](const std::function<void(Unpack&)>& slip) {
+      Program program = lower(decide(problem, device("h200")), schedule);
+      testing::for_each_op<ScaleOperand>(program.body, [](ScaleOperand&) { ADD_FAILURE(); });
+      testing::for_each_op<Unpack>(program.body, slip);
+      return testing::objection_to(program, schedule, LinearCase::integers(problem, 9, ++kept));
+    };
+    EXPECT_EQ(after([](Unpack& i) { EXPECT_GE(i.scales, 0); }), "");
+    EXPECT_EQ(after([](Unpack& i) { i.scales = -1; }), "wrong numbers");
+    EXPECT_EQ(after([](Unpack& i) { i.zero += 1; }), "wrong numbers");
+    EXPECT_THAT(after([](Unpack& i) { i.group = 99; }), HasSubstr("group 99 of"));
+    EXPECT_THAT(after([](Unpack& i) { i.ones = false; }), HasSubstr("not read from ones"));
+  });
+  EXPECT_GT(kept, 0U);
+}
+
+TEST(RoundedOperands, join_integer_scales_only_where_what_is_added_is_a_number) {
+  const auto joins = [](const char* type, Scalar activation) {
+    return joins_whole_scales(linear_of(ttype(type), 128, 256, activation, 64));
+  };
+  for (const Scalar activation : {Scalar::f16, Scalar::bf16}) {
+    EXPECT_TRUE(joins(kWhole, activation));
+    EXPECT_TRUE(joins("int4,group=64,scale=uint4,scale2=float32", activation));
+    EXPECT_TRUE(joins("uint3,group=64,scale=uint3,zero=midpoint,scale2=float32", activation));
+    // 1 + 2^mantissa bits times 3.
+    EXPECT_FALSE(joins("ternary,group=128,scale=uint6,scale2=float32:channel", activation));
+    EXPECT_FALSE(joins("uint4,group=128,scale=uint4,zero=integer,scale2=float32", activation));
+    EXPECT_FALSE(
+        joins("uint4,group=128,scale=float8_e4m3,zero=midpoint,scale2=float32", activation));
+    EXPECT_FALSE(joins("uint8,group=64,scale=uint8,zero=midpoint,scale2=float32", activation));
+  }
+  // 16 times 63 is both, 1024 + 16 times 63 has 12 bits.
+  const char* wide = "uint5,group=64,scale=uint6,zero=midpoint,scale2=float32";
+  EXPECT_TRUE(rounds_no_product(linear_of(ttype(wide), 128, 256, Scalar::f16, 64)));
+  EXPECT_FALSE(joins(wide, Scalar::f16));
+  EXPECT_TRUE(joins("uint5,group=64,scale=uint5,zero=midpoint,scale2=float32", Scalar::f16));
+  EXPECT_FALSE(joins("uint5,group=64,scale=uint5,zero=midpoint,scale2=float32", Scalar::bf16));
 }
 
 TEST(RoundedOperands, are_refused_where_they_would_not_be_the_dequantised_weight) {
@@ -141,8 +190,7 @@ TEST(RoundedOperands, are_refused_where_they_would_not_be_the_dequantised_weight
   EXPECT_EQ(refused("mxint8", Scalar::bf16, 16),
             "operands are rounded from 17 tokens on, not at 16");
   // So do integers that are few.
-  const char* whole = "uint4,group=64,scale=uint4,zero=midpoint,scale2=float32:channel";
-  EXPECT_EQ(refused(whole, Scalar::bf16, 17), "");
+  EXPECT_EQ(refused(kWhole, Scalar::bf16, 17), "");
   EXPECT_EQ(refused("uint8,group=64,scale=uint4,scale2=float32", Scalar::bf16, 17),
             "operands are rounded from 65 tokens on, not at 17");
   // One product takes them and the factor of the fields.

@@ -213,7 +213,7 @@ TEST(DeviceRow, makes_one_key_of_one_machine_and_others_of_its_variants) {
   const auto key = [&](const Told& told) { return plan_key(problem, row_of(told), false); };
   EXPECT_EQ(key(kH200), to_string(problem) +
                             " on NVIDIA H200: 132 multiprocessors at 1980 MHz, 141 GB at 4530 GB/s"
-                            ", 60 MiB of L2, scheduler 11");
+                            ", 60 MiB of L2, scheduler 12");
   // Another driver keeps more memory for itself, or tells another step of the clock.
   Told again = kH200, stepped = kH200;
   again.memory_mib -= 700, stepped.clock_mhz = 1965;

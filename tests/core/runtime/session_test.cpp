@@ -213,7 +213,7 @@ TEST(Plan, of_a_dependent_launch_stands_apart_where_the_device_has_it) {
       expression(ttype("uint4,group=64,scale=float16"), 128, 256, false, Scalar::f16, 1);
   const Device &h200 = device("h200"), &a100 = device("a100");
   EXPECT_EQ(plan_key(problem, h200, false),
-            to_string(problem) + " on h200, scheduler 11");  // stored plans are found by this
+            to_string(problem) + " on h200, scheduler 12");  // stored plans are found by this
   EXPECT_EQ(plan_key(problem, h200, true), plan_key(problem, h200, false) + ", dependent launch");
   EXPECT_EQ(plan_key(problem, a100, true), plan_key(problem, a100, false));
 }
