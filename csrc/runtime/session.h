@@ -20,6 +20,7 @@
 #include <tuple>
 #include <vector>
 
+#include "codegen/weight_kernels.h"
 #include "expr/constructors.h"
 #include "layout/image_parts.h"
 #include "pipelines/lower.h"
@@ -205,6 +206,8 @@ class Session {
   /// device has failed (runtime/notices.h): ToolchainError, then and for every other.
   enum class Transform { pack, unpack, permute, dequantize_f16, dequantize_bf16, dequantize_f32 };
   const LinearKernel& transform(int ordinal, Transform which, void* stream);
+  /// Has a store hold those of `which` that are not loaded, compiled side by side.
+  void compile_transforms(int ordinal, std::span<const Transform> which) const;
 
   /// XORed to codes on their way into the image.
   std::uint32_t flip() const { return flip_of(*type_.element); }
@@ -240,6 +243,13 @@ class Session {
   Decisions decided(int ordinal, Scalar activation, std::int64_t m) const;
   const LinearKernel* compile_linear(int ordinal, const Decisions& decisions,
                                      const Schedule& schedule, Purpose purpose);
+  /// A kernel of a transform: its text, and what a CTA of it has of the weight.
+  struct TransformText {
+    std::string source, name;
+    ImageTile tile;
+    std::int64_t columns = 0;
+  };
+  TransformText text_of(Transform which) const;
   const LinearKernel* compile_transform(int ordinal, Transform which);
   const LinearKernel* owned(LinearKernel kernel);
 

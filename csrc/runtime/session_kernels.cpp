@@ -8,6 +8,7 @@
 #include "layout/weight_image.h"
 #include "runtime/gpus.h"
 #include "runtime/kernels.h"
+#include "runtime/notices.h"
 #include "runtime/session.h"
 
 namespace ladder {
@@ -70,31 +71,41 @@ LinearKernel compile_kernel(int ordinal, const Decisions& decisions, const Sched
           program.items ? program.items->together : 1};
 }
 
-const LinearKernel* Session::compile_transform(int ordinal, Transform which) {
+Session::TransformText Session::text_of(Transform which) const {
   const ImageKernels& kernels = image_kernels(gpus());
   const int bits = type_.element->bits;
   const auto dequantize = [&](Scalar out) { return kernels.dequantize(Weight(type_), out); };
-  std::string source, name = "dequantize";
-  ImageTile tile = kernels.dequantize_tile(bits);
-  std::int64_t columns = 0;
+  TransformText out{"", "dequantize", kernels.dequantize_tile(bits)};
   switch (which) {
-    case Transform::pack:
-    case Transform::unpack:
-      name = which == Transform::pack ? "pack" : "unpack";
-      source = which == Transform::pack ? kernels.pack(bits) : kernels.unpack(bits);
-      tile = kernels.pack_tile(bits);
-      break;
+    case Transform::pack: out = {kernels.pack(bits), "pack", kernels.pack_tile(bits)}; break;
+    case Transform::unpack: out = {kernels.unpack(bits), "unpack", kernels.pack_tile(bits)}; break;
     case Transform::permute:
-      name = "permute";
-      source = kernels.permute(bits);
-      tile.threads = 256;
-      columns = 256 * 32 / bits;  // what 256 words begin
+      out = {kernels.permute(bits), "permute", out.tile};
+      out.tile.threads = 256;
+      out.columns = 256 * 32 / bits;  // what 256 words begin
       break;
-    case Transform::dequantize_f16: source = dequantize(Scalar::f16); break;
-    case Transform::dequantize_bf16: source = dequantize(Scalar::bf16); break;
-    case Transform::dequantize_f32: source = dequantize(Scalar::f32); break;
+    case Transform::dequantize_f16: out.source = dequantize(Scalar::f16); break;
+    case Transform::dequantize_bf16: out.source = dequantize(Scalar::bf16); break;
+    case Transform::dequantize_f32: out.source = dequantize(Scalar::f32); break;
   }
-  if (columns == 0) columns = kBlock * tile.blocks;
+  if (out.columns == 0) out.columns = kBlock * out.tile.blocks;
+  return out;
+}
+
+void Session::compile_transforms(int ordinal, std::span<const Transform> which) const {
+  if (as_they_come_ != nullptr) return as_they_come_->compile_transforms(ordinal, which);
+  if (has_residual()) return without_residual_->compile_transforms(ordinal, which);
+  if (!device_failure(ordinal).empty()) return;
+  std::vector<std::string> sources;
+  for (const Transform each : which) {
+    const Slot& slot = transforms_.at(ordinal)[static_cast<std::size_t>(each)];
+    if (slot.load(std::memory_order_acquire) == nullptr) sources.push_back(text_of(each).source);
+  }
+  compile_missing(sources, device_row(ordinal));
+}
+
+const LinearKernel* Session::compile_transform(int ordinal, Transform which) {
+  const auto [source, name, tile, columns] = text_of(which);
   const auto tiles = [](std::int64_t extent, std::int64_t of) {
     return static_cast<unsigned>(ceil_div(extent, of));
   };

@@ -96,7 +96,9 @@ class Background:
     """
 
     def __init__(self, jobs: list[Job], mode: Mode, deadline: float | None = None) -> None:
-        self._jobs, self._all = iter(jobs), len(jobs)
+        self._all = len(jobs)
+        # All begin at once where there are as many processors, those that take longest first.
+        self._jobs = iter(jobs if len(jobs) > _processors() else jobs[::-1])
         self._mode, self._deadline = mode, deadline
         self._taking, self._stopped = threading.Lock(), threading.Event()
         self._done: queue.SimpleQueue[tuple[Job, Proposals]] = queue.SimpleQueue()

@@ -229,9 +229,9 @@ class ActivatedLinear(Subclassed, Linear):
         taken: Taken = self.__dict__["_taken"]
         return taken.of_sums(self._by_codes(x, bias))
 
-    def _number_of_calls(self) -> int:
+    def _number_of_calls(self, plain: int = 0) -> int:
         taken: Taken | None = self.__dict__.get("_taken")
-        plain = self._weight_number
+        plain = plain or self._weight_number
         if taken is None or not plain or self._function is not None:
             return plain
         numbers: dict[int, int] = self.__dict__.setdefault("_numbers", {})

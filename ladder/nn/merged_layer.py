@@ -96,8 +96,8 @@ class MergedLinear(Linear):
         image = self._merged.linear.image
         return self._merged.linear.qweight if image is None else image
 
-    def prepare(self) -> bool:
-        return self._merged.linear.prepare()
+    def prepare(self, numbered: Callable[[int], object] | None = None) -> bool:
+        return self._merged.linear.prepare(numbered)
 
     def compile_for(self, dtype: torch.dtype, m: int, *, residual: bool = False) -> str:
         return self._merged.linear.compile_for(dtype, m)  # a part is rounded before it is added to
@@ -105,8 +105,8 @@ class MergedLinear(Linear):
     def compile_static(self, dtype: torch.dtype, m: Sequence[int]) -> None:
         self._merged.linear.compile_static(dtype, m)
 
-    def kernel_request(self, dtype: torch.dtype, m: Sequence[int]) -> Request:
-        return self._merged.linear.kernel_request(dtype, m)
+    def kernel_request(self, dtype: torch.dtype, m: Sequence[int], number: int = 0) -> Request:
+        return self._merged.linear.kernel_request(dtype, m, number)
 
     def ungate(self) -> None:
         """Have a product of its own, for who watches or changes it: where kernels give that of gate

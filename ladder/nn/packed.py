@@ -146,22 +146,25 @@ class PackedModule(QuickCall):
             self._buffers.update({name: None, **others})
         self._buffers[name] = scale
 
-    def prepare(self) -> bool:
+    def prepare(self, numbered: Callable[[int], object] | None = None) -> bool:
         """Give the codes the form that kernels of this device read, if it has any for the type.
 
         The canonical codes are let go: peak memory is that of one layer more. Returns whether the
         weight is in that form.
 
+        Args:
+            numbered: called with the weight's number, which :meth:`kernel_request` takes, before
+                the kernels that bring it into that form are compiled.
         Raises:
             RuntimeError: a CUDA graph is being captured.
             Unsupported: the zero points are none that kernels of the ``activation_type`` take.
         """
         if self.image is None and self._has_kernels is None:
             with _changing:
-                self._prepare()
+                self._prepare(numbered)
         return self.image is not None
 
-    def _prepare(self) -> None:
+    def _prepare(self, numbered: Callable[[int], object] | None) -> None:
         if self.image is not None or self._has_kernels is not None:
             return  # another thread was faster
         device, (n, k) = self.qweight.device, (self.out_features, self.in_features)
@@ -192,6 +195,8 @@ class PackedModule(QuickCall):
             if why := zeros_objection(activation_type, weight.type, weight.zeros):
                 raise Unsupported(why)
             number = self._number(gather)
+            if numbered is not None:
+                numbered(number)
             if why := kernels.load_transforms(number, device, self.dtype):
                 _log.info("%s [%d, %d] goes through torch: %s", self._type_text, n, k, why)
                 self._has_kernels = False
@@ -226,9 +231,9 @@ class PackedModule(QuickCall):
             function="" if function is None else function.name,
         )
 
-    def _number_of_calls(self) -> int:
-        """Whose kernels :func:`ladder.warmup` compiles."""
-        return self._weight_number
+    def _number_of_calls(self, plain: int = 0) -> int:
+        """Whose kernels :func:`ladder.warmup` compiles, of the weight ``plain``; 0: its own."""
+        return plain or self._weight_number
 
     def _image_rows(self) -> Tensor | None:
         """As :func:`ladder.cuda.image.pack` takes them."""
@@ -272,11 +277,12 @@ class PackedModule(QuickCall):
         stored."""
         return kernels.compile_for(self._number_of_calls(), self.device, dtype, m, residual)
 
-    def kernel_request(self, dtype: torch.dtype, m: Sequence[int]) -> Request:
-        """What :func:`ladder.cuda.tune.tune_all` takes, after :meth:`prepare`."""
+    def kernel_request(self, dtype: torch.dtype, m: Sequence[int], number: int = 0) -> Request:
+        """What :func:`ladder.cuda.tune.tune_all` takes, after :meth:`prepare`; or, with the
+        ``number`` that it gives, what is compiled meanwhile."""
         shape = (self.out_features, self.in_features)
         return Request(
-            self._number_of_calls(),
+            self._number_of_calls(number),
             self.weight_type,
             shape,
             self.device,

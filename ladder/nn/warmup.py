@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import cast
 
@@ -120,9 +121,17 @@ def _requests(
     dependent_launch: bool | None,
     mode: str,
 ) -> dict[str, Request]:
-    """What each layer with kernels needs. They are compiled while other layers are packed."""
+    """What each layer with kernels needs. They are compiled while layers are packed."""
     layers: dict[str, Request] = {}
     known: set[Request] = set()
+
+    def begin(layer: Linear, number: int = 0) -> Request:
+        request = layer.kernel_request(dtype or _dtype_of(layer), m, number)
+        if request not in known:
+            known.add(request)
+            compile_in_background([request], mode=mode)
+        return request
+
     for module in model.modules():
         if isinstance(module, GatedMLP):
             module.fuse()
@@ -132,17 +141,14 @@ def _requests(
         if dependent_launch is not None:
             module.dependent_launch = dependent_launch
         try:
-            has_image = module.prepare()
+            has_image = module.prepare(partial(begin, module))
         except Unsupported as error:
             raise Unsupported(f"{name}: {error}" if name else str(error)) from None
         if not has_image:
             if why := module.activation_objection(module.activation_type):
                 raise Unsupported(f"{name}: {why}" if name else why)
             continue
-        layers[name] = module.kernel_request(dtype or _dtype_of(module), m)
-        if layers[name] not in known:
-            known.add(layers[name])
-            compile_in_background([layers[name]], mode=mode)
+        layers[name] = begin(module)
     return layers
 
 

@@ -60,7 +60,9 @@ std::string load_transforms(std::int64_t weight, std::int64_t device, ScalarType
   const Transform dense = activation_of(dtype).dense;
   try {
     void* const stream = current_stream(ordinal);
-    for (const Transform which : {Transform::pack, Transform::unpack, dense}) {
+    const Transform all[] = {Transform::pack, Transform::unpack, dense};
+    session.compile_transforms(ordinal, all);
+    for (const Transform which : all) {
       session.transform(ordinal, which, stream);
     }
   } catch (const Unsupported& error) {
