@@ -11,6 +11,7 @@ in any order, those with the largest inputs first.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -146,29 +147,71 @@ def _codes(source: Tensor, packed: Weight, parts: Tensor) -> Tensor:
 def _codes_of_part(
     source: Tensor, step: Tensor, shift: Tensor, levels: Tensor, code_of: Tensor, hessian: Tensor
 ) -> Tensor:
-    n, k = source.shape
+    k = source.shape[1]
     order = hessian.diagonal().argsort(descending=True)
     factor = _factor(hessian[order][:, order])
-    middles = (levels[1:] + levels[:-1]) / 2
     # Columns are rows from here on: each is read and written as a whole.
     rest, step, shift = (tensor.T[order].contiguous() for tensor in (source, step, shift))
     inverse = torch.where(step == 0, 0, 1 / step)
-    codes = torch.empty(k, n, dtype=torch.uint8, device=source.device)
+    out, rounding = torch.empty(rest.shape, dtype=torch.uint8, device=rest.device), None
     for start in range(0, k, _COLUMNS):
         end = min(start + _COLUMNS, k)
-        block, own = rest[start:end], factor[start:end, start:end]
-        lost = torch.empty_like(block)
-        for at, column in enumerate(range(start, end)):
-            values = block[at]
-            index = torch.bucketize((values - shift[column]) * inverse[column], middles)
-            codes[column] = code_of[index]
-            rounded = levels[index] * step[column] + shift[column]
-            lost[at] = (values - rounded) / own[at, at]
-            block[at + 1 :] -= own[at, at + 1 :, None] * lost[at]
+        own, columns = factor[start:end, start:end], slice(start, end)
+        block = _Block(rest[columns], own, step[columns], shift[columns], inverse[columns])
+        if rounding is None or end - start < _COLUMNS:
+            codes, lost = _rounded(block, levels, code_of)
+            if rest.is_cuda and k - end >= _COLUMNS:
+                rounding = _Graph(block, levels, code_of)
+        else:
+            codes, lost = rounding(block)
+        out[order[columns]] = codes
         rest[end:] -= factor[start:end, end:].T @ lost
-    out = torch.empty_like(codes)
-    out[order] = codes
     return out.T.contiguous()
+
+
+class _Block(NamedTuple):
+    """Some columns of a weight, [columns, N] but for the factor [columns, columns]."""
+
+    rest: Tensor  #: what is to be rounded; changes
+    factor: Tensor
+    step: Tensor
+    shift: Tensor
+    inverse: Tensor  #: of ``step``
+
+
+def _rounded(block: _Block, levels: Tensor, code_of: Tensor) -> tuple[Tensor, Tensor]:
+    """Codes, one column after the other, and what each column lost, in the unit of the factor."""
+    rest, factor, step, shift, inverse = block
+    middles = (levels[1:] + levels[:-1]) / 2
+    codes, lost = torch.empty_like(rest, dtype=torch.uint8), torch.empty_like(rest)
+    for at, values in enumerate(rest):
+        index = torch.bucketize((values - shift[at]) * inverse[at], middles)
+        codes[at] = code_of[index]
+        lost[at] = (values - (levels[index] * step[at] + shift[at])) / factor[at, at]
+        rest[at + 1 :] -= factor[at, at + 1 :, None] * lost[at]
+    return codes, lost
+
+
+class _Graph:
+    """_rounded() of blocks of one shape as a CUDA graph: one by one, starting its kernels takes six
+    times as long as they run."""
+
+    def __init__(self, like: _Block, levels: Tensor, code_of: Tensor) -> None:
+        self._block = _Block(*(torch.empty_like(each) for each in like))
+        self._graph = torch.cuda.CUDAGraph()
+        # Other threads may allocate meanwhile.
+        with (
+            torch.cuda.device(like.rest.device),
+            torch.cuda.graph(self._graph, capture_error_mode="thread_local"),
+        ):
+            self._made = _rounded(self._block, levels, code_of)
+
+    def __call__(self, block: _Block) -> tuple[Tensor, Tensor]:
+        """Codes and losses, which the next call overwrites."""
+        for to, each in zip(self._block, block, strict=True):
+            to.copy_(each)
+        self._graph.replay()
+        return self._made
 
 
 def _factor(hessian: Tensor) -> Tensor:
