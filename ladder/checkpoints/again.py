@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from ladder.checkpoints import diffusion
+from ladder.checkpoints.again_model import PARAMETERS, Homes, Made
 from ladder.checkpoints.calibrated import Calibration
 from ladder.checkpoints.folder import QUANT_METHOD, StoredConfig
 from ladder.checkpoints.info import describe
-from ladder.checkpoints.model import renamer
 from ladder.checkpoints.model_files import (
     Described,
     ShardFiller,
@@ -26,14 +26,14 @@ from ladder.checkpoints.model_files import (
     nbytes,
     write_model,
 )
-from ladder.checkpoints.report import Report, TypeRow
+from ladder.checkpoints.report import Report
 from ladder.checkpoints.shards import ShardSet, open_shards, read_json
 from ladder.checkpoints.writer import carried_files
-from ladder.errors import CheckpointError, InvalidArgument, Unsupported
-from ladder.nn.dense_experts import DOWN, STACKS
+from ladder.errors import CheckpointError, Unsupported
+from ladder.nn.layer_types import LayerTypes
 from ladder.nn.linear import Linear
-from ladder.nn.report import OutputErrors, Progress, calibrated_lines
-from ladder.nn.select import check_entries, covers
+from ladder.nn.report import Progress, calibrated_lines
+from ladder.nn.select import Left, check_entries, covers
 from ladder.ops import activations
 from ladder.quantization import quantize, weights_of
 from ladder.types import TType, parse
@@ -107,7 +107,7 @@ class _Moved:
 def convert_again(
     folder: Path,
     destination: Path,
-    ttype: TType,
+    types: LayerTypes,
     *,
     method: str,
     activation_type: str | None,
@@ -117,7 +117,8 @@ def convert_again(
     force: bool,
     progress: Progress | None,
 ) -> Report:
-    """Write the ladder folder ``folder`` as ``destination``, its packed weights of ``ttype``.
+    """Write the ladder folder ``folder`` as ``destination``, its packed weights of ``types``, by
+    their names in the files.
 
     Their values are rounded once more. What is dense stays dense, ``skip`` stays as it is packed,
     and so do convolutions unless ``convolutions``. Arguments have been checked as
@@ -137,10 +138,12 @@ def convert_again(
     }
     if not chosen:
         raise CheckpointError(f"{folder}: no packed layer is left to convert")
+    homes = None if calibration is None else Homes.of(calibration, chosen, stored.convolutions)
+    type_of = _types_of(types, chosen, modules.keys() - chosen.keys())
     for name, module in chosen.items():
         if name in stored.convolutions:
             continue
-        if why := activations.objection(activation_type, ttype, module.k):
+        if why := activations.objection(activation_type, type_of[name], module.k):
             raise Unsupported(f"{name}: {why}")
     files = carried_files(folder, shards.files | {"config.json", _PLANS})
     report = Report(
@@ -156,7 +159,7 @@ def convert_again(
         more = f" and {len(kept) - _NAMED} more" if len(kept) > _NAMED else ""
         report.notes.append(f"packed as before: {', '.join(kept[:_NAMED])}{more}")
     wanted = StoredConfig.describing(
-        {n: str(ttype if n in chosen else module.type) for n, module in modules.items()},
+        {n: str(type_of.get(n, module.type)) for n, module in modules.items()},
         stored.modules_to_not_convert,
         source=stored.source,
         activation_types={
@@ -167,15 +170,15 @@ def convert_again(
         convolutions=stored.convolutions,
     )
     moved, made = _Moved(), None
-    if calibration is not None:
-        made = _calibrated(calibration, chosen, stored.convolutions, ttype, method, progress)
+    if homes is not None:
+        made = homes.calibrated(type_of, method, progress)
         report.notes += calibrated_lines(made.errors)
         progress = None
-    fill = partial(_fill, shards, chosen, ttype, method, report, moved, made, progress)
+    fill = partial(_fill, shards, chosen, type_of, method, report, moved, made, progress)
     report.shards, report.bytes_after = write_model(
         folder,
         destination,
-        _described(shards, chosen, ttype),
+        _described(shards, chosen, type_of),
         fill,
         files=files,
         force=force,
@@ -186,51 +189,20 @@ def convert_again(
     return report
 
 
-@dataclass(frozen=True)
-class _Made:
-    """Weights by module of the folder, of stacks one for each expert; and the model's errors."""
+def _types_of(types: LayerTypes, chosen: Iterable[str], kept: Iterable[str]) -> dict[str, TType]:
+    """The type of each chosen module. Raises InvalidArgument for an entry that names none."""
+    names = {name: _names_of(name) for name in chosen}
+    left = {name: Left("it stays as it is packed", 0) for name in kept}
+    types.check_named((name for each in names.values() for name in each), left)
+    return {name: types.of(*each) for name, each in names.items()}
 
-    weights: dict[str, Sequence[Weight]]
-    errors: dict[str, OutputErrors]
 
-
-def _calibrated(
-    calibration: Calibration,
-    chosen: Mapping[str, _Packed],
-    convolutions: Mapping[str, Sequence[int]],
-    ttype: TType,
-    method: str,
-    progress: Progress | None,
-) -> _Made:
-    rename, _ = renamer(calibration.model)
-    stacks = {stack: parameter for parameter, stack in STACKS.items()}
-    homes: dict[str, tuple[str, str]] = {}  # of a chosen module: the model's, and its parameter
-    wanted: dict[str, tuple[int, ...]] = {}
-    for name, module in chosen.items():
-        owner, _, stack = name.rpartition(".")
-        if module.experts is not None and stack in stacks:
-            parameter = stacks[stack]
-            home = rename(f"{owner}.{parameter}").removesuffix(f".{parameter}")
-            down = parameter == DOWN
-            sizes = (module.n, module.k) if down else (module.k, module.n // 2)
-            homes[name], wanted[home] = (home, parameter), (module.experts, *sizes)
-            continue
-        home = rename(f"{name}.weight").removesuffix(".weight")
-        homes[name] = (home, "")
-        wanted[home] = tuple(convolutions.get(name, (module.n, module.k)))
-    for home in wanted:
-        both = {parameter for of, parameter in homes.values() if of == home and parameter}
-        if len(both) == 1:
-            raise InvalidArgument(
-                f"{home}: calibration takes both stacks of experts or none, and skip leaves "
-                f"{STACKS[both.pop()]} alone to be converted"
-            )
-    found = calibration.run(wanted, ttype, method, progress)
-    weights: dict[str, Sequence[Weight]] = {
-        name: found.stacks[home][parameter] if parameter else (found.weights[home],)
-        for name, (home, parameter) in homes.items()
-    }
-    return _Made(weights, found.errors)
+def _names_of(name: str) -> tuple[str, ...]:
+    """Of a stack of experts also by the parameter that it is made of, as
+    :func:`ladder.nn.layer_types.names_of`."""
+    owner, _, stack = name.rpartition(".")
+    parameter = PARAMETERS.get(stack)
+    return (name,) if parameter is None else (name, f"{owner}.{parameter}")
 
 
 def _modules(folder: Path, shards: ShardSet) -> dict[str, _Packed]:
@@ -261,7 +233,7 @@ def _owner(name: str, chosen: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _described(
-    shards: ShardSet, chosen: Mapping[str, _Packed], ttype: TType
+    shards: ShardSet, chosen: Mapping[str, _Packed], type_of: Mapping[str, TType]
 ) -> list[dict[str, Described]]:
     described: list[dict[str, Described]] = [{} for _ in shards.shards]
     for name, home in shards.home.items():
@@ -270,7 +242,7 @@ def _described(
             entry = shards.entry(name)
             described[home][name] = (entry.dtype, entry.shape)
         elif part == "qweight":
-            parts = _parts(chosen[module], ttype)
+            parts = _parts(chosen[module], type_of[module])
             described[home] |= {f"{module}.{each}": what for each, what in parts.items()}
     return described
 
@@ -278,23 +250,22 @@ def _described(
 def _fill(
     shards: ShardSet,
     chosen: Mapping[str, _Packed],
-    ttype: TType,
+    type_of: Mapping[str, TType],
     method: str,
     report: Report,
     moved: _Moved,
-    made: _Made | None,
+    made: Made | None,
     progress: Progress | None,
     index: int,
     file: ShardFiller,
 ) -> None:
-    row = report.types.setdefault(str(ttype), TypeRow())
     for name in (name for name, home in shards.home.items() if home == index):
         owner, part = _owner(name, chosen)
         if not owner:
             file.copy(shards, name)
         if not owner or part != "qweight":
             continue
-        module = chosen[owner]
+        module, ttype = chosen[owner], type_of[owner]
         read = {
             p: shards.read([f"{owner}.{p}"])[f"{owner}.{p}"] for p in module.parts if p in PARTS
         }
@@ -310,6 +281,6 @@ def _fill(
             for each, tensor in weight.tensors().items():
                 file.write(f"{owner}.{each}", tensor, expert * tensor.numel() * tensor.itemsize)
         size = sum(nbytes(*what) for what in _parts(module, ttype).values())
-        row.add(module.n * (module.experts or 1), module.k, size)
+        report.row_of(ttype).add(module.n * (module.experts or 1), module.k, size)
         if progress is not None:
-            progress(owner, row.modules, report.modules)
+            progress(owner, report.done, report.modules)

@@ -15,10 +15,10 @@ from ladder.errors import InvalidArgument
 from ladder.nn.calibration import Calibrated, calibrated
 from ladder.nn.calibration.hessians import Layer
 from ladder.nn.dense_experts import has_stacks, layout_of
+from ladder.nn.layer_types import LayerTypes
 from ladder.nn.mixtures import FoundExperts
 from ladder.nn.report import Progress
 from ladder.nn.select import Found, dense_weight, is_linear
-from ladder.types import TType
 
 
 def check_no_pipeline(folder: Path) -> None:
@@ -50,18 +50,19 @@ class Calibration:
     def run(
         self,
         wanted: Mapping[str, tuple[int, ...]],
-        ttype: TType,
+        types: LayerTypes,
         method: str,
         progress: Progress | None,
     ) -> Calibrated:
         """Quantise the modules ``wanted``: the shape of the weight of each, of experts (E, H, I).
+        ``types`` has their names in the model.
 
         Raises:
             InvalidArgument: the model has not these modules; else as
                 :func:`ladder.nn.calibration.calibrated`.
         """
         layers = list(self._layers(wanted))
-        return calibrated(self.model, layers, ttype, self.batches, method=method, progress=progress)
+        return calibrated(self.model, layers, types, self.batches, method=method, progress=progress)
 
     def _layers(self, wanted: Mapping[str, tuple[int, ...]]) -> Iterable[Layer]:
         modules = dict(self.model.named_modules(remove_duplicate=False))

@@ -5,12 +5,10 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-
-from torch import nn
 
 from ladder.checkpoints import diffusion
 from ladder.checkpoints.again import convert_again
@@ -26,20 +24,20 @@ from ladder.checkpoints.model_files import (
     write_model,
 )
 from ladder.checkpoints.plan import Planned, plan_folder
-from ladder.checkpoints.report import Report, TypeRow
+from ladder.checkpoints.report import Report
 from ladder.checkpoints.shards import ShardSet, open_shards, read_json
 from ladder.checkpoints.source import OLD_KEY, read_quantization, require_folder
 from ladder.checkpoints.writer import carried_files, check_destination
-from ladder.errors import CheckpointError, InvalidArgument, Unsupported
+from ladder.errors import CheckpointError, InvalidArgument
 from ladder.nn.calibration import Calibrated
 from ladder.nn.dense_experts import STACKS
+from ladder.nn.layer_types import LayerTypes, check_bits, layer_types
 from ladder.nn.report import Progress
 from ladder.nn.select import entries_of
 from ladder.nn.select_conv import matrix_of
 from ladder.nn.stack import PackedStack
-from ladder.ops import activations
 from ladder.quantization import METHODS, quantize, weights_of
-from ladder.types import TType, with_defaults
+from ladder.types import TType
 
 #: For each tensor of the files of which experts are made, the experts and their parameter.
 _Merged = dict[str, tuple[PlannedExperts, str]]
@@ -52,6 +50,7 @@ def convert(
     *,
     group_size: int | None = None,
     symmetric: bool | None = None,
+    types: Mapping[str, str | TType] | None = None,
     method: str = "search",
     activation_type: str | None = None,
     skip: Iterable[str] | None = None,
@@ -72,13 +71,16 @@ def convert(
 
     Args:
         weight_type, group_size, symmetric, method: as :func:`ladder.quantize`.
+        types: other types of some layers, as :func:`ladder.convert`, by their names in the model or
+            in the files.
         activation_type: of every packed layer when the folder is loaded, as
             :attr:`ladder.Linear.activation_type`.
         skip: modules to leave as they are, as :func:`ladder.convert`, by their names in the model
             or in the files; each must name one.
         convolutions: quantise ``nn.Conv2d``, too, those that :func:`ladder.convert` packs.
         parts: models of a pipeline, by their folders; by default its ``transformer`` or ``unet``.
-            All others are copied. ``skip`` may have "part.module" for a module of one of them.
+            All others are copied. ``skip`` and ``types`` may have "part.module" for a module of one
+            of them.
         again: ``src`` is a ladder folder, whose packed weights are quantised anew: their values are
             rounded once more, and the report says how far they move. What is dense stays dense, and
             what ``skip`` names as it is packed. ``activation_type`` is that of the new layers;
@@ -97,14 +99,13 @@ def convert(
     """
     if method not in METHODS:
         raise InvalidArgument(f'method is "{method}", not one of {", ".join(METHODS)}')
-    ttype = with_defaults(weight_type, group_size=group_size, symmetric=symmetric)
-    if ttype.bits > 8:
-        raise InvalidArgument(f"type {ttype} has {ttype.bits} bits; convert writes 1 to 8")
+    by_layer = layer_types(weight_type, group_size, symmetric, types)
+    check_bits(by_layer, "convert writes")
     folder, destination = Path(src), Path(os.path.abspath(dst))
     require_folder(folder, or_pipeline=True)
     check_apart(folder, destination)
     check_destination(destination, force=force)
-    how = _How(ttype, method, activation_type, convolutions, again, calibration, progress)
+    how = _How(method, activation_type, convolutions, again, calibration, progress)
     of_pipeline = diffusion.is_pipeline(folder)
     if calibration is not None:
         check_no_pipeline(folder)
@@ -116,10 +117,10 @@ def convert(
     if of_pipeline:
         chosen = diffusion.parts_of_pipeline(folder, parts)
         report = diffusion.convert_pipeline(
-            folder, destination, chosen, entries, partial(_convert, how), force=force
+            folder, destination, chosen, entries, by_layer, partial(_convert, how), force=force
         )
     else:
-        report = _convert(how, folder, destination, entries, force=force)
+        report = _convert(how, folder, destination, entries, by_layer, force=force)
     report.destination = str(dst)
     return report
 
@@ -128,7 +129,6 @@ def convert(
 class _How:
     """What is to be made of every layer that is packed."""
 
-    ttype: TType
     method: str
     activation_type: str | None
     convolutions: bool
@@ -142,12 +142,13 @@ def _convert(
     folder: Path,
     destination: Path,
     skip: tuple[str, ...] | None,
+    types: LayerTypes,
     *,
     force: bool = False,
 ) -> Report:
     """As :func:`convert`, of one model, whose arguments have been checked."""
     start = time.perf_counter()
-    ttype, activation_type = how.ttype, how.activation_type
+    activation_type = how.activation_type
     config = read_json(folder / "config.json")
     given = (config.get("quantization_config"), config.get(OLD_KEY), settings_of(config))
     if any(each is not None for each in given):
@@ -165,7 +166,7 @@ def _convert(
         return convert_again(
             folder,
             destination,
-            ttype,
+            types,
             method=how.method,
             activation_type=activation_type,
             skip=skip,
@@ -179,31 +180,17 @@ def _convert(
     if written_by_hqq(folder):
         raise CheckpointError(f"{folder} is quantised already, by hqq: `ladder repack` reads it")
     shards = open_shards(folder)
-    conversion, plans, experts, dense = plan_folder(folder, shards, skip, ttype, how.convolutions)
-    if not plans and not experts:
-        raise CheckpointError(f"{folder}: no linear layer is left to convert\n{conversion}")
-    filters = {
-        name: tuple(plan.module.weight.shape)
-        for name, plan in plans.items()
-        if isinstance(plan.module, nn.Conv2d)
-    }
-    for name, plan in plans.items():
-        if name in filters:
-            continue
-        if why := activations.objection(activation_type, ttype, plan.k):
-            raise Unsupported(f"{name}: {why}")
-    for each in experts:
-        if why := each.room.activation_objection(activation_type):
-            raise Unsupported(f"{each.name}: {why}")
+    plan = plan_folder(folder, shards, skip, types, how.convolutions)
     made = None
+    plan.check_activations(activation_type)
+    conversion, plans, filters = plan.conversion, plan.modules, plan.filters
     if how.calibration is not None:
-        wanted = {plan.name: filters.get(home, (plan.n, plan.k)) for home, plan in plans.items()}
-        wanted |= {each.layer.name: each.layer.layout.shape for each in experts}
-        made = how.calibration.run(wanted, ttype, how.method, how.progress)
+        in_model = LayerTypes(types.usual, plan.types_in_model())
+        made = how.calibration.run(plan.wanted(), in_model, how.method, how.progress)
         conversion.errors = made.errors
     merged = {
         name: (each, parameter)
-        for each in experts
+        for each in plan.experts
         for parameter, sources in each.sources.items()
         for name in sources.names
     }
@@ -219,8 +206,8 @@ def _convert(
         conversion=conversion,
     )
     stored = StoredConfig.describing(
-        dict.fromkeys(conversion.packed, str(ttype)),
-        dense,
+        conversion.packed,
+        plan.dense,
         activation_type=activation_type,
         convolutions=filters,
     )
@@ -268,7 +255,6 @@ def _fill(
     index: int,
     file: ShardFiller,
 ) -> None:
-    row = report.types.setdefault(str(how.ttype), TypeRow())
     progress = how.progress if made is None else None  # calibration has told it
     for name in (name for name, home in shards.home.items() if home == index):
         module = name.removesuffix(".weight")
@@ -283,10 +269,11 @@ def _fill(
             if parameter in STACKS:
                 shape = experts.layer.layout.shape
                 stack: PackedStack = getattr(experts.room, STACKS[parameter])
+                row = report.row_of(stack.weight_type)
                 row.add(shape[0] * stack.out_features, stack.in_features, stack.nbytes)
                 if progress is not None:
                     called = f"{experts.name}.{STACKS[parameter]}"
-                    progress(called, row.modules, report.modules)
+                    progress(called, report.done, report.modules)
             continue
         if not name.endswith(".weight") or module not in plans:
             file.copy(shards, name)
@@ -297,9 +284,9 @@ def _fill(
         else:
             dense = shards.read([name])[name]
             with weights_of(name):
-                weight = quantize(matrix_of(plan.module, dense), how.ttype, method=how.method)
+                weight = quantize(matrix_of(plan.module, dense), plan.type, method=how.method)
         for part, tensor in weight.tensors().items():
             file.write(f"{module}.{part}", tensor)
-        row.add(plan.n, plan.k, weight.nbytes)
+        report.row_of(plan.type).add(plan.n, plan.k, weight.nbytes)
         if progress is not None:
-            progress(module, row.modules, report.modules)
+            progress(module, report.done, report.modules)

@@ -14,6 +14,7 @@ from ladder.checkpoints.report import Report, TypeRow
 from ladder.checkpoints.shards import read_json
 from ladder.checkpoints.writer import carried_files, carry, new_folder, require_space
 from ladder.errors import CheckpointError, InvalidArgument, Unsupported
+from ladder.nn.layer_types import LayerTypes
 from ladder.nn.report import Conversion
 from ladder.nn.select import entries_of
 
@@ -111,7 +112,8 @@ def convert_pipeline(
     destination: Path,
     parts: list[str],
     skip: tuple[str, ...] | None,
-    convert: Callable[[Path, Path, tuple[str, ...] | None], Report],
+    types: LayerTypes,
+    convert: Callable[[Path, Path, tuple[str, ...] | None, LayerTypes], Report],
     *,
     force: bool,
 ) -> Report:
@@ -120,7 +122,8 @@ def convert_pipeline(
     Args:
         skip: modules to leave in every part, or, as "part.module", in that part alone. A part that
             no entry concerns leaves what it leaves by default.
-        convert: of one model: source, destination, and what to leave.
+        types: entries of which are read likewise.
+        convert: of one model: source, destination, what to leave, and types.
     """
     report = Report(str(folder), str(destination), "none", conversion=Conversion())
     every = carried_files(folder, frozenset())
@@ -128,11 +131,8 @@ def convert_pipeline(
     with new_folder(destination, force=force) as temporary:
         require_space(temporary, sum((folder / file).stat().st_size for file in files))
         for part in parts:
-            report_part(
-                report,
-                part,
-                convert(folder / part, temporary / part, entries_of_part(skip, part, parts)),
-            )
+            own, entries = types.of_part(part, parts), entries_of_part(skip, part, parts)
+            report_part(report, part, convert(folder / part, temporary / part, entries, own))
         carry(folder, temporary, files)
     report.files_carried += len(files)
     return report

@@ -15,9 +15,9 @@ from ladder.checkpoints.shards import ShardSet
 from ladder.errors import CheckpointError
 from ladder.nn.dense_experts import DOWN_BIAS, GATE_UP, GATE_UP_BIAS, STACKS
 from ladder.nn.experts import Experts
+from ladder.nn.layer_types import LayerTypes
 from ladder.nn.mixtures import FoundExperts
 from ladder.quantization import weights_of
-from ladder.types import TType
 from ladder.weight import Weight
 
 #: Parameters of experts, and what the tensors of a ladder folder are called.
@@ -40,7 +40,7 @@ class PlannedExperts:
         name: of the module in the files.
         layer: the module on the meta device.
         sources: parameter -> tensors of the files.
-        room: experts on the meta device, of the wanted type.
+        room: experts on the meta device, of the wanted types.
     """
 
     name: str
@@ -110,7 +110,7 @@ class PlannedExperts:
 
 
 def plan_experts(
-    model: Any, shards: ShardSet, found: Iterable[FoundExperts], ttype: TType
+    model: Any, shards: ShardSet, found: Iterable[FoundExperts], types: LayerTypes
 ) -> list[PlannedExperts]:
     """Which tensors of the files become which stacks. Experts of which the files hold nothing are
     left out.
@@ -139,7 +139,8 @@ def plan_experts(
             if parameter not in sources:
                 raise CheckpointError(f"{layer.name}.{parameter} is missing")
         name = merging.file_name(layer.name, sources[GATE_UP].names[0])
-        room = Experts.in_place_of(layer.module, ttype, ttype, device="meta")
+        first, second = types.of_stacks(layer, name)
+        room = Experts.in_place_of(layer.module, first, second, device="meta")
         planned.append(PlannedExperts(name, layer, sources, room))
     return planned
 

@@ -13,12 +13,15 @@ from ladder.checkpoints.mixtures import PlannedExperts, plan_experts
 from ladder.checkpoints.model import meta_model, renamer
 from ladder.checkpoints.model_files import Described, describe_tensors
 from ladder.checkpoints.shards import ShardSet
-from ladder.errors import CheckpointError
+from ladder.errors import CheckpointError, Unsupported
+from ladder.nn.dense_experts import STACKS
+from ladder.nn.layer_types import LayerTypes, names_of
 from ladder.nn.linear import Linear
 from ladder.nn.report import Conversion
 from ladder.nn.select import Found, Left, covers, dense_weight, packable, survey
 from ladder.nn.select_conv import convolutions as convolutions_of
 from ladder.nn.select_conv import matrix_of
+from ladder.ops import activations
 from ladder.types import TType
 
 _FLOATS = ("F16", "BF16", "F32", "F64")
@@ -29,25 +32,85 @@ class Planned:
     """A linear layer or convolution by its name in the files."""
 
     name: str  #: in the model
+    type: TType
     n: int
     k: int
     module: nn.Linear | nn.Conv2d  #: or a Conv1D of transformers; on the meta device
     tensors: dict[str, Described]  #: part -> dtype, shape
 
 
+@dataclass(frozen=True)
+class FolderPlan:
+    """What becomes of a folder.
+
+    Attributes:
+        conversion: what is packed and what is left, by the names in the files.
+        modules: linear layers and convolutions to be packed, by the names in the files.
+        experts: to be packed.
+        dense: linear layers that stay dense.
+    """
+
+    conversion: Conversion
+    modules: dict[str, Planned]
+    experts: list[PlannedExperts]
+    dense: list[str]
+
+    @property
+    def filters(self) -> dict[str, tuple[int, ...]]:
+        """The shape of the weight of each convolution, by its name in the files."""
+        return {
+            name: tuple(plan.module.weight.shape)
+            for name, plan in self.modules.items()
+            if isinstance(plan.module, nn.Conv2d)
+        }
+
+    def wanted(self) -> dict[str, tuple[int, ...]]:
+        """The shape of each weight to be packed, of experts (E, H, I), by the names in the
+        model."""
+        filters = self.filters
+        shapes = {p.name: filters.get(home, (p.n, p.k)) for home, p in self.modules.items()}
+        return shapes | {each.layer.name: each.layer.layout.shape for each in self.experts}
+
+    def types_in_model(self) -> dict[str, TType]:
+        """The type of each weight, by its name in the model."""
+        return {plan.name: plan.type for plan in self.modules.values()} | {
+            f"{each.layer.name}.{stack}": getattr(each.room, stack).weight_type
+            for each in self.experts
+            for stack in STACKS.values()
+        }
+
+    def check_activations(self, activation_type: str | None) -> None:
+        """Raise Unsupported for a linear layer or experts whose weights take no such
+        activations."""
+        filters = self.filters
+        for name, plan in self.modules.items():
+            if name in filters:
+                continue
+            if why := activations.objection(activation_type, plan.type, plan.k):
+                raise Unsupported(f"{name}: {why}")
+        for each in self.experts:
+            if why := each.room.activation_objection(activation_type):
+                raise Unsupported(f"{each.name}: {why}")
+
+
 def plan_folder(
     folder: Path,
     shards: ShardSet,
     skip: tuple[str, ...] | None,
-    ttype: TType,
+    types: LayerTypes,
     convolutions: bool,
-) -> tuple[Conversion, dict[str, Planned], list[PlannedExperts], list[str]]:
-    """What is to be packed and what is left, by the names in the files: a report, the linear
-    layers, convolutions and experts to be packed, and the linear layers that stay dense."""
+) -> FolderPlan:
+    """What is to be packed and what is left.
+
+    Raises:
+        InvalidArgument: an entry of ``skip`` that names no module, or one of ``types`` that names
+            none that is packed.
+        CheckpointError: a tensor of the files does not fit the model, or there is nothing to pack.
+    """
     model = meta_model(folder)
     rename, _ = renamer(model)
     every, none = packable(model), survey(model, (), loaded=False)
-    possible = {p.layer.name: p for p in plan_experts(model, shards, none.experts, ttype)}
+    possible = {p.layer.name: p for p in plan_experts(model, shards, none.experts, types)}
     of_experts = {n for p in possible.values() for s in p.sources.values() for n in s.names}
     stored = {
         rename(name).removesuffix(".weight"): name.removesuffix(".weight")
@@ -57,9 +120,10 @@ def plan_folder(
     given = None if skip is None else _in_model(skip, stored, model)
     layers = survey(model, given, loaded=False)
     conversion, plans, experts = Conversion(left=dict(layers.left)), {}, []
+    names: list[str] = []  # of what is packed
     found = layers.found
     if convolutions:
-        filters, left = convolutions_of(model, given, ttype, loaded=False)
+        filters, left = convolutions_of(model, given, types, loaded=False)
         for conv in filters:
             conversion.left.pop(f"{conv.name}.weight", None)
         conversion.left.update(left)
@@ -70,7 +134,9 @@ def plan_folder(
         if home is None:
             conversion.left[layer.name] = Left("the files have no weight of it", weight.numel())
             continue
+        ttype = types.of_layer(layer, also=home)
         plans[home] = _planned(shards, home, layer, ttype)
+        names += names_of(layer, also=home)
         conversion.add(home, ttype, weight.numel())
         conversion.convolutions += isinstance(layer.module, nn.Conv2d)
     for mixture in layers.experts:
@@ -82,13 +148,18 @@ def plan_folder(
                 conversion.left[f"{mixture.name}.{parameter}"] = why
             else:
                 name = planned.name + stack.removeprefix(mixture.name)
+                names += names_of(mixture, parameter, planned.name)
+                ttype = types.of_layer(mixture, parameter, planned.name)
                 conversion.add(name, ttype, weights, count)
         if planned is not None:
             _check_floats(shards, planned)
             experts.append(planned)
+    types.check_named(names, conversion.left)
     packed = {*plans, *(planned.name for planned in experts)}
     dense = [stored.get(name, name) for name in every if stored.get(name) not in packed]
-    return conversion, plans, experts, dense
+    if not packed:
+        raise CheckpointError(f"{folder}: no linear layer is left to convert\n{conversion}")
+    return FolderPlan(conversion, plans, experts, dense)
 
 
 def _check_floats(shards: ShardSet, planned: PlannedExperts) -> None:
@@ -123,4 +194,4 @@ def _planned(shards: ShardSet, stored: str, layer: Found, ttype: TType) -> Plann
         raise CheckpointError(f"{name} has shape {list(entry.shape)}, not {list(shape)}")
     n, k = matrix_of(module, weight).shape
     parts = Linear(k, n, False, ttype, device="meta").packed_weight.tensors()
-    return Planned(layer.name, n, k, module, describe_tensors(parts))
+    return Planned(layer.name, ttype, n, k, module, describe_tensors(parts))

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from ladder.nn.report import Conversion
+from ladder.types import TType
 
 
 @dataclass
@@ -45,6 +46,15 @@ class Report:
     types: dict[str, TypeRow] = field(default_factory=dict)
     conversion: Conversion | None = None
     notes: list[str] = field(default_factory=list)
+
+    def row_of(self, ttype: TType) -> TypeRow:
+        """The row of a type."""
+        return self.types.setdefault(str(ttype), TypeRow())
+
+    @property
+    def done(self) -> int:
+        """Modules in all rows."""
+        return sum(row.modules for row in self.types.values())
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)

@@ -19,6 +19,7 @@ from ladder.cli import (
     calibrate,
     checkpoint,
     clean,
+    convert,
     devices,
     explain,
     perplexity,
@@ -54,7 +55,7 @@ def options(
 
 
 app.command("repack")(checkpoint.repack)
-app.command("convert")(checkpoint.convert)
+app.command("convert")(convert.convert)
 app.command("info")(checkpoint.info)
 app.command("types")(types.types)
 app.command("ppl")(perplexity.ppl)

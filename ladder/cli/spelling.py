@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 #: What --scale is where groups are asked for and it is not.
 DEFAULT_SCALE = "float16"
 
@@ -40,3 +42,22 @@ def spelled(weight: str, group: int | None, scale: str | None, zero: str | None 
     if zero is not None:
         fields.append(f"zero={zero}")
     return ",".join(fields)
+
+
+def types_by_layer(given: Iterable[str]) -> dict[str, str]:
+    """["mlp.down_proj=uint6,group=64"] -> {"mlp.down_proj": "uint6,group=64"}.
+
+    Raises:
+        InvalidArgument: one of another form, or one that names modules that another has named.
+    """
+    from ladder.errors import InvalidArgument
+
+    types: dict[str, str] = {}
+    for each in given:
+        name, equals, ttype = each.partition("=")
+        if not (name and equals and ttype):
+            raise InvalidArgument(f'--layer-type is "{each}", not NAME=TYPE')
+        if name in types:
+            raise InvalidArgument(f"--layer-type {name} is {types[name]} and {ttype}, two types")
+        types[name] = ttype
+    return types

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
 from torch import Tensor, nn
@@ -15,6 +15,7 @@ from ladder.nn.arguments import check_model
 from ladder.nn.calibration import Calibrated, calibrated
 from ladder.nn.conv import Conv2d
 from ladder.nn.experts import Experts
+from ladder.nn.layer_types import LayerTypes, every_name, layer_types
 from ladder.nn.linear import Linear
 from ladder.nn.mixtures import FoundExperts
 from ladder.nn.packed import PackedModule
@@ -32,7 +33,7 @@ from ladder.nn.select_conv import convolutions as convolutions_of
 from ladder.nn.select_conv import matrix_of
 from ladder.ops import activations
 from ladder.quantization import quantize, weights_of
-from ladder.types import TType, with_defaults
+from ladder.types import TType
 
 #: What calls and gradients of a module go through. The dictionaries themselves go from one module
 #: to the other, because the handles that remove hooks hold them.
@@ -49,6 +50,7 @@ def convert(
     group_size: int | None = None,
     symmetric: bool | None = None,
     *,
+    types: Mapping[str, str | TType] | None = None,
     skip: Iterable[str] | None = None,
     method: str = "search",
     activation_type: str | None = None,
@@ -68,6 +70,11 @@ def convert(
 
     Args:
         weight_type, group_size, symmetric, method: as :func:`ladder.quantize`.
+        types: other types of some layers, by names as ``skip`` has them; each must name a layer
+            that is quantised. Where several name a layer a whole name decides, else the one with
+            the most parts, of equally many the last. Types without groups of their own take
+            ``group_size``. Of experts "experts.gate_up" and "experts.down" may have types of their
+            own, too.
         activation_type: as :attr:`Linear.activation_type`, of every layer and all experts.
         convolutions: replace every ``nn.Conv2d`` by :class:`ladder.Conv2d`, too, whose x come as
             they are whatever the ``activation_type``. Depthwise convolutions stay dense, and those
@@ -85,45 +92,48 @@ def convert(
     Returns:
         What was packed, what was left and why; ``print`` shows it. The log has it as well.
     Raises:
-        InvalidArgument: an entry of ``skip`` that names no module; or a weight that cannot be
+        InvalidArgument: an entry of ``skip`` that names no module, or one of ``types`` that names
+            none that is quantised, before anything is replaced; or a weight that cannot be
             quantised, naming its module. Modules before it have been replaced; the model computes
-            the same function of what it then holds. So for activation types. With ``calibration``:
-            the model cannot be called with a batch, or gives a layer what is not finite; modules
-            before it are dense then, with the values of quantised weights.
-        Unsupported: ``activation_type`` does not take a weight, naming its module.
+            the same function of what it then holds. With ``calibration``: the model cannot be
+            called with a batch, or gives a layer what is not finite; modules before it are dense
+            then, with the values of quantised weights.
+        Unsupported: ``activation_type`` does not take a weight, naming its module, before anything
+            is replaced.
     """
     check_model(model)
     if is_linear(model):
         raise InvalidArgument("model is a linear layer itself: use ladder.Linear.from_linear")
     if convolutions and isinstance(model, nn.Conv2d):
         raise InvalidArgument("model is a convolution itself: use ladder.Conv2d.from_float")
-    ttype = with_defaults(weight_type, group_size=group_size, symmetric=symmetric)
+    chosen = layer_types(weight_type, group_size, symmetric, types)
     skip = None if skip is None else entries_of("skip", skip)
     layers = survey(model, skip)
     report = Conversion(left=layers.left)
     every: list[Found | FoundExperts] = [*layers.found, *layers.experts]
     if convolutions:
-        found, left = convolutions_of(model, skip, ttype)
+        found, left = convolutions_of(model, skip, chosen)
         for conv in found:
             report.left.pop(f"{conv.name}.weight", None)
         report.left.update(left)
         every.extend(found)
+    chosen.check_named(every_name(every), report.left)
+    for layer in every:
+        if why := _activation_objection(layer, chosen, activation_type):
+            raise Unsupported(f"{layer.name}: {why}")
     made = None
     if calibration is not None:
-        for layer in every:  # before hours go by
-            if why := _activation_objection(layer, ttype, activation_type):
-                raise Unsupported(f"{layer.name}: {why}")
-        made = calibrated(model, every, ttype, calibration, method=method, progress=progress)
+        made = calibrated(model, every, chosen, calibration, method=method, progress=progress)
         report.errors = made.errors
     for done, layer in enumerate(every, start=1):
         with weights_of(layer.name):
-            packed = _packed(layer, ttype, method, activation_type, made)
+            packed = _packed(layer, chosen, method, activation_type, made)
         if isinstance(layer, FoundExperts):
-            for name, weights in layer.stacks().values():
-                report.add(name, ttype, weights, layer.layout.shape[0])
+            for stack, (name, weights) in layer.stacks().items():
+                report.add(name, chosen.of_layer(layer, stack), weights, layer.layout.shape[0])
         elif isinstance(packed, PackedModule):
             packed._parameters["bias"] = layer.module._parameters["bias"]  # optimizers hold it
-            report.add(layer.name, ttype, packed.out_features * packed.in_features)
+            report.add(layer.name, chosen.of_layer(layer), packed.out_features * packed.in_features)
             report.convolutions += isinstance(packed, Conv2d)
         replace(model, layer.names, layer.module, packed)
         if progress is not None and made is None:
@@ -133,23 +143,23 @@ def convert(
 
 
 def _activation_objection(
-    layer: Found | FoundExperts, ttype: TType, activation_type: str | None
+    layer: Found | FoundExperts, types: LayerTypes, activation_type: str | None
 ) -> str:
-    """Why the layer's weights, of ``ttype``, take no such activations; "" when they do."""
+    """Why the layer's weights, of their ``types``, take no such activations; "" when they do."""
     device = next(layer.module.parameters()).device.type
     if isinstance(layer, FoundExperts):
-        sizes: tuple[int, ...] = layer.layout.shape[1:]
+        sizes = zip(types.of_stacks(layer), layer.layout.shape[1:], strict=True)
     elif isinstance(layer.module, nn.Conv2d):
         return ""
     else:
-        sizes = (dense_weight(layer.module).shape[1],)
-    every = (activations.objection(activation_type, ttype, k, device) for k in sizes)
+        sizes = zip((types.of_layer(layer),), dense_weight(layer.module).shape[1:], strict=True)
+    every = (activations.objection(activation_type, ttype, k, device) for ttype, k in sizes)
     return next((why for why in every if why), "")
 
 
 def _packed(
     layer: Found | FoundExperts,
-    ttype: TType,
+    types: LayerTypes,
     method: str,
     activation_type: str | None,
     made: Calibrated | None,
@@ -157,14 +167,20 @@ def _packed(
     """What takes the place of a layer, of weights that have been ``made`` or are now."""
     module = layer.module
     if isinstance(layer, FoundExperts):
-        given = None if made is None else made.stacks.pop(layer.name)
+        first, second = types.of_stacks(layer)
         return Experts.from_dense(
-            module, ttype, method=method, activation_type=activation_type, weights=given
+            module,
+            first,
+            down_type=second,
+            method=method,
+            activation_type=activation_type,
+            weights=None if made is None else made.stacks.pop(layer.name),
         )
     if made is not None:
         weight = made.weights.pop(layer.name)
     else:
-        weight = quantize(matrix_of(module, cast(Tensor, module.weight)), ttype, method=method)
+        dense = matrix_of(module, cast(Tensor, module.weight))
+        weight = quantize(dense, types.of_layer(layer), method=method)
     if isinstance(module, nn.Conv2d):
         return Conv2d.in_place_of(module, weight)
     return Linear.in_place_of(module, weight, activation_type=activation_type)

@@ -100,11 +100,16 @@ def check_entries(
     for entry in entries:
         fits = entry in known if whole else any(covers(entry, name) for name in known)
         if not fits and entry != LM_HEAD:
-            near = difflib.get_close_matches(entry, known, 1, 0.0)
-            raise InvalidArgument(
-                f'{option} has "{entry}", which names no module of the model'
-                + (f", such as {near[0]}" if near else "")
-            )
+            raise no_such_module(option, entry, known)
+
+
+def no_such_module(option: str, entry: str, known: Collection[str]) -> InvalidArgument:
+    """What to raise where ``entry``, given as ``option``, names none of the ``known`` modules."""
+    near = difflib.get_close_matches(entry, known, 1, 0.0)
+    return InvalidArgument(
+        f'{option} has "{entry}", which names no module of the model'
+        + (f", such as {near[0]}" if near else "")
+    )
 
 
 def conv1d() -> type[nn.Module] | None:

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 from torch import Tensor, nn
 
+from ladder.nn.layer_types import LayerTypes
 from ladder.nn.outputs import KEPT, kept
 from ladder.nn.select import STATE_HOOKS, Found, Left, covers, entries_of, is_conv1d
 from ladder.types import TType
@@ -32,22 +33,24 @@ def matrix_of(module: nn.Module, weight: Tensor) -> Tensor:
 def convolutions(
     model: nn.Module,
     skip: Iterable[str] | None,
-    types: TType | Mapping[str, TType],
+    types: TType | LayerTypes,
     *,
     loaded: bool = True,
     option: str = "skip",
+    chosen: Collection[str] = (),
 ) -> tuple[tuple[Found, ...], dict[str, Left]]:
     """The ``nn.Conv2d`` of ``model`` that can be packed and that packing serves; and of all other
     convolutions, by the name of their weight, why not.
 
     Args:
         skip: modules to leave, as :func:`ladder.nn.select.covers` reads them.
-        types: the type that they would have; or types by name, with "" for convolutions that have
-            none of their own. What is named is packed although ``skip`` covers it or packing it is
-            of little use.
+        types: that they would have.
         loaded, option: as :func:`ladder.nn.select.survey`.
+        chosen: whole names of those that are packed although ``skip`` covers them or packing them
+            is of little use.
     """
-    named = {"": types} if isinstance(types, TType) else types
+    if isinstance(types, TType):
+        types = LayerTypes(types)
     names: dict[int, list[str]] = {}
     modules: dict[int, nn.Module] = {}
     holders: dict[int, set[int]] = {}
@@ -70,13 +73,13 @@ def convolutions(
         if not isinstance(module, nn.Conv2d):
             why: str | None = f"{type(module).__name__}: of convolutions nn.Conv2d are packed alone"
         else:
-            chosen = [named[name] for name in names[key] if name and name in named]
-            skipped = not chosen and _covered(entries, names[key])
+            asked = any(name in chosen for name in names[key])
+            skipped = not asked and _covered(entries, names[key])
             why = f"named by {option}" if skipped else _objection(module, loaded)
-            if why is None and not chosen and in_float32.intersection(names[key]):
+            if why is None and not asked and in_float32.intersection(names[key]):
                 why = KEPT
-            if why is None and not chosen:
-                why = _no_use(module, named[""])
+            if why is None and not asked:
+                why = no_use(module, types.of(*names[key]))
         if why is None and (
             len(holders[id(weight)]) > 1 or any(f"{name}.weight" in tied for name in names[key])
         ):
@@ -93,7 +96,7 @@ def _covered(entries: Collection[str], names: Collection[str]) -> bool:
     return any(covers(entry, name) for entry in entries for name in names)
 
 
-def _no_use(conv: nn.Conv2d, ttype: TType) -> str | None:
+def no_use(conv: nn.Conv2d, ttype: TType) -> str | None:
     """Why packing a convolution that can be packed is of no use; None where it is."""
     n, k = conv.weight.shape[0], conv.weight[0].numel()
     if conv.groups == conv.in_channels > 1:

@@ -39,13 +39,14 @@ class Choice:
     report: Conversion
 
     def refuse_unused(self, known: Collection[str] = ()) -> None:
-        """Raise InvalidArgument for a name in ``modules`` that is neither packed here nor one of
-        the ``known``, with the reason."""
+        """Raise InvalidArgument for a name in ``modules`` or ``types`` that is neither packed here
+        nor one of the ``known``, with the reason."""
         for name in self.config.stored.modules.keys() - self.layers.keys() - {*known}:
             # Of experts it is their parameters that are left: ...experts.gate_up_proj.
             keys = (name, f"{name}_proj", f"{name}.{GATE_UP}", f"{name}.weight")
             left = next(self.report.left[key] for key in keys if key in self.report.left)
             raise InvalidArgument(f'modules has "{name}", but {left.reason}')
+        self.config.types.check_named((*self.layers, *known), self.report.left)
 
     def layer_of(self, parameter: str) -> tuple[Found, str] | None:
         """The layer whose weight a parameter is, and the tType to which it is to be quantised."""
@@ -111,14 +112,13 @@ def choose(model: nn.Module, config: LadderConfig) -> Choice:
     report = Conversion(left=dict(layers.left))
     found = layers.found
     if config.convolutions:
-        types = {name: parse(text) for name, text in stored.modules.items()}
-        types[""] = parse(stored.weight_type)
         convolutions, dense = convolutions_of(
             model,
             config.modules_to_not_convert,
-            types,
+            config.types,
             loaded=False,
             option="modules_to_not_convert",
+            chosen=stored.modules,
         )
         for conv in convolutions:
             report.left.pop(f"{conv.name}.weight", None)
@@ -128,7 +128,7 @@ def choose(model: nn.Module, config: LadderConfig) -> Choice:
     for layer in found:
         text = next((stored.modules[n] for n in layer.names if n in stored.modules), None)
         for name in layer.names:
-            chosen[name] = layer, text or stored.weight_type
+            chosen[name] = layer, text or str(config.types.of_layer(layer))
     return Choice(config, chosen, layers.experts, report)
 
 

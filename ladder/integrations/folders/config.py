@@ -9,9 +9,10 @@ from typing import Any
 
 from ladder.checkpoints.folder import QUANT_METHOD, StoredConfig, definitions
 from ladder.errors import InvalidArgument
+from ladder.nn.layer_types import layer_types
 from ladder.nn.select import entries_of
 from ladder.quantization import METHODS
-from ladder.types import TType, with_defaults
+from ladder.types import TType
 
 
 def _base() -> Any:
@@ -36,6 +37,8 @@ class LadderConfig(_base()):  # type: ignore[misc]
     Args:
         weight_type, group_size, symmetric: as :func:`ladder.quantize`.
         modules: tTypes, spelled in full, of single modules by name.
+        types: types of modules by names or whole parts of names, as :func:`ladder.convert`;
+            ``modules`` comes first.
         modules_to_not_convert: names of modules to leave as they are, as ``skip`` of
             :func:`ladder.convert`; None: as there.
         activation_type: as :attr:`ladder.Linear.activation_type`, of every packed linear layer.
@@ -43,8 +46,9 @@ class LadderConfig(_base()):  # type: ignore[misc]
             that ``modules`` names, whatever their size.
         method: how scales are chosen, as :func:`ladder.quantize`.
     Raises:
-        InvalidArgument, CheckpointError: a type that means nothing. A name in ``modules`` or
-            ``modules_to_not_convert`` that names no module raises when the model is loaded.
+        InvalidArgument, CheckpointError: a type that means nothing. A name in ``modules``,
+            ``types`` or ``modules_to_not_convert`` that names no module raises when the model is
+            loaded.
     """
 
     def __init__(
@@ -54,6 +58,7 @@ class LadderConfig(_base()):  # type: ignore[misc]
         symmetric: bool | None = None,
         *,
         modules: Mapping[str, str | TType] | None = None,
+        types: Mapping[str, str | TType] | None = None,
         modules_to_not_convert: Sequence[str] | None = None,
         method: str = "search",
         activation_type: str | None = None,
@@ -61,7 +66,8 @@ class LadderConfig(_base()):  # type: ignore[misc]
     ) -> None:
         if method not in METHODS:
             raise InvalidArgument(f'method is "{method}", not one of {", ".join(METHODS)}')
-        usual = str(with_defaults(weight_type, group_size=group_size, symmetric=symmetric))
+        self.types = layer_types(weight_type, group_size, symmetric, types)
+        usual = str(self.types.usual)
         named = {name: str(text) for name, text in (modules or {}).items()}
         self.quant_method = _Method.LADDER
         self.method = method

@@ -11,6 +11,7 @@ from ladder.errors import CheckpointError
 from ladder.nn.convert import replace
 from ladder.nn.dense_experts import DOWN_BIAS, GATE_UP, GATE_UP_BIAS, STACKS
 from ladder.nn.experts import Experts
+from ladder.nn.layer_types import LayerTypes, every_name
 from ladder.nn.mixtures import FoundExperts
 from ladder.nn.report import Conversion
 from ladder.nn.select import Left
@@ -24,14 +25,17 @@ class LoadingMixtures:
 
     Args:
         found: of the model.
-        usual: tType of those that ``modules`` does not name.
+        types: of those that ``modules`` does not name.
         modules: tTypes by name of a stack, or of experts.
+
+    Attributes:
+        names: what the config may name them by.
     """
 
     def __init__(
         self,
         found: Iterable[FoundExperts] = (),
-        usual: str = "",
+        types: LayerTypes | None = None,
         modules: Mapping[str, str] | None = None,
     ) -> None:
         named = modules or {}
@@ -40,13 +44,14 @@ class LoadingMixtures:
         self._begun: dict[str, tuple[Experts, set[str]]] = {}
         self.names: set[str] = set()
         for layer in found:
+            assert types is not None
             texts = [
-                next((named[n] for n in self._names(layer, stack) if n in named), usual)
-                for stack in STACKS.values()
+                next((named[n] for n in self._names(layer, stack) if n in named), str(ttype))
+                for stack, ttype in zip(STACKS.values(), types.of_stacks(layer), strict=True)
             ]
             self._types[layer.name] = (texts[0], texts[1])
+            self.names |= {*layer.names, *every_name([layer])}
             for name in layer.names:
-                self.names |= {name, *(f"{name}.{stack}" for stack in STACKS.values())}
                 for parameter in self._parameters(layer):
                     self._by_parameter[f"{name}.{parameter}"] = layer
 

@@ -220,7 +220,8 @@ class LadderHfQuantizer(Quantizer):
         """
         stored = self.quantization_config.stored
         self.choice = choose(model, self.quantization_config)
-        self.mixtures = LoadingMixtures(self.choice.experts, stored.weight_type, stored.modules)
+        types = self.quantization_config.types
+        self.mixtures = LoadingMixtures(self.choice.experts, types, stored.modules)
         self.choice.refuse_unused(self.mixtures.names)
 
     def _takes(self, parameter: str) -> bool:

@@ -17,6 +17,7 @@ from ladder.nn.calibration.calls import at_rest, calls_of
 from ladder.nn.calibration.hessians import Hessians, Layer, Part
 from ladder.nn.conv_products import filters
 from ladder.nn.dense_experts import GATE_UP
+from ladder.nn.layer_types import LayerTypes, check_bits
 from ladder.nn.mixtures import FoundExperts
 from ladder.nn.report import OutputErrors, Progress
 from ladder.nn.select import dense_weight
@@ -44,7 +45,7 @@ class Calibrated:
 def calibrated(
     model: nn.Module,
     layers: Sequence[Layer],
-    ttype: TType,
+    types: LayerTypes,
     batches: object,
     *,
     method: str = "search",
@@ -52,7 +53,7 @@ def calibrated(
 ) -> Calibrated:
     """Quantise ``layers`` of ``model`` so that what they give for ``batches`` moves least.
 
-    Each weight is quantised to ``ttype`` as :func:`ladder.quantize` does, and its codes are chosen
+    Each weight is quantised to its type as :func:`ladder.quantize` does, and its codes are chosen
     anew by :mod:`ladder.compensation`. Layers of a block have inputs that quantised blocks before
     it give. Dense weights of ``model`` become the values of the quantised ones, in their dtype.
 
@@ -64,15 +65,13 @@ def calibrated(
             a weight or input that is not finite, naming the layer. Layers before it have values of
             quantised weights.
     """
-    if ttype.bits > 8:
-        raise InvalidArgument(
-            f'type "{ttype}" has {ttype.bits} bits; calibration chooses codes of 1 to 8'
-        )
+    check_bits(types, "calibration chooses codes of")
     calls, made = calls_of(batches), Calibrated()
     done = 0
     with at_rest(model):
         for turn in in_turn(model, layers, calls):
             for part, hessians in zip(turn.parts, turn.hessians, strict=True):
+                ttype = types.of_layer(part.layer, part.stack)
                 with weights_of(part.layer.name):
                     _quantize(part, hessians, ttype, method, made)
                 if part.stack != GATE_UP:  # the first of two

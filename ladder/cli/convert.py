@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``ladder convert``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ladder.cli.checkpoint import Destination, Force, Source, print_report
+from ladder.cli.output import Json, progress_bar
+
+
+def convert(
+    src: Source,
+    dst: Destination,
+    weight_type: Annotated[
+        str, typer.Option("--type", help='Type of the weights: "uint4", "nf4", "mxfp4", ...')
+    ] = "uint4",
+    formats: Annotated[
+        Path | None,
+        typer.Option(
+            help="JSON file of formats of your own, for --type: "
+            '{"thirds": {"bits": 1, "values": \\[-0.3, 0.3]}}.'
+        ),
+    ] = None,
+    group: Annotated[
+        int | None, typer.Option(help="Elements that share a scale; -1: all of K. \\[default: 128]")
+    ] = None,
+    symmetric: Annotated[
+        bool | None, typer.Option(help="Unsigned integers: fix the zero point at the middle.")
+    ] = None,
+    layer_type: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=TYPE",
+            help="Another type of modules: a name, or whole parts of names, as --skip. The entry "
+            "of the most parts decides, of equally many the last. Repeatable.",
+        ),
+    ] = None,
+    method: Annotated[str, typer.Option(help="nearest, or search for the best scale.")] = "search",
+    activations: Annotated[
+        str | None,
+        typer.Option(
+            help="int8, or on GPUs float8_e4m3 and float8_e4m3,fast_accum: x is rounded to 8 bits. "
+            "\\[default: as it comes]"
+        ),
+    ] = None,
+    skip: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Modules to leave: a name, or whole parts of names. Repeatable. "
+            "\\[default: the output embedding]"
+        ),
+    ] = None,
+    convolutions: Annotated[
+        bool, typer.Option("--convolutions", help="Quantise convolutions (nn.Conv2d), too.")
+    ] = False,
+    part: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Of a pipeline of diffusers: a model to quantise. Repeatable. "
+            "\\[default: transformer, unet]"
+        ),
+    ] = None,
+    again: Annotated[
+        bool,
+        typer.Option(
+            "--again",
+            help="SRC is a ladder folder, of `ladder repack` say: quantise its packed weights "
+            "anew, which rounds them twice.",
+        ),
+    ] = False,
+    calibration: Annotated[
+        Path | None,
+        typer.Option(
+            help="Text in UTF-8, or token ids (.npy): codes are chosen by what layers are given "
+            "for it, of any type (docs/calibration.md)."
+        ),
+    ] = None,
+    windows: Annotated[
+        int | None, typer.Option(help="--calibration: use this many windows. \\[default: 128]")
+    ] = None,
+    chunk: Annotated[
+        int | None,
+        typer.Option(
+            help="--calibration: tokens in one window. \[default: 2048, or the model's most]"
+        ),
+    ] = None,
+    device: Annotated[
+        str | None,
+        typer.Option(
+            help="--calibration: where the model runs: cpu, cuda, ... \\[default: a GPU if any]"
+        ),
+    ] = None,
+    force: Force = False,
+    as_json: Json = False,
+) -> None:
+    """Quantise a floating-point checkpoint, each weight to its nearest code or by calibration
+    data, and say what stays dense.
+
+    Examples:
+
+        ladder convert models/Llama out --type uint4 --group 128
+
+        ladder convert models/Llama out --type mxfp4 --skip lm_head --skip model.layers.0
+
+        ladder convert models/Llama out --layer-type mlp.down_proj=uint6 --layer-type layers.0=int8
+
+        ladder convert models/ResNet out --type int8 --convolutions
+
+        ladder convert models/FLUX out --part transformer --part text_encoder_2
+
+        ladder convert models/Llama out --type thirds --formats thirds.json
+
+        ladder convert models/Llama-FP8-ladder out --type uint4 --again
+
+        ladder convert models/Llama out --type uint3 --calibration wikitext-2.txt
+    """
+    from ladder.checkpoints.convert import convert
+    from ladder.checkpoints.folder import define_from
+    from ladder.checkpoints.source import require_folder
+    from ladder.checkpoints.writer import check_destination
+    from ladder.cli.calibration import calibration_of
+    from ladder.cli.spelling import types_by_layer
+    from ladder.errors import InvalidArgument
+
+    if formats is not None:
+        define_from(formats)
+    of_layers = types_by_layer(layer_type or ())
+    loaded = None
+    given = {"--windows": windows, "--chunk": chunk, "--device": device}
+    if calibration is None and (unused := [n for n, value in given.items() if value is not None]):
+        raise InvalidArgument(f"{unused[0]} is for --calibration, which is not given")
+    if calibration is not None:
+        require_folder(src, or_pipeline=True)  # before a model is loaded
+        check_destination(dst, force=force)
+        loaded = calibration_of(src, calibration, windows, chunk, device)
+    with progress_bar("convert", quiet=as_json) as progress:
+        report = convert(
+            src,
+            dst,
+            weight_type,
+            group_size=group,
+            symmetric=symmetric,
+            types=of_layers,
+            method=method,
+            activation_type=activations,
+            skip=tuple(skip) if skip else None,
+            convolutions=convolutions,
+            parts=tuple(part) if part else None,
+            again=again,
+            calibration=loaded,
+            force=force,
+            progress=progress,
+        )
+    print_report(report, as_json)
