@@ -3,6 +3,7 @@
 
     python benchmarks/type_quality.py [--windows N] [--types NAME...] [--groups G...] [--device D]
                                       [--calibration N]
+    python benchmarks/type_quality.py --mixtures BITS... --types NAME... [--measure one|each]
     python benchmarks/type_quality.py --model FOLDER --tokens FILE.npy
 
 Without ``--model`` it is the model of examples/tiny-llama-gptq, dequantised and rotated: its codes
@@ -11,6 +12,9 @@ every weight and not the function, so the perplexity is still that of the exampl
 the output embedding is then quantised by ``ladder.convert``, once for each type and group, and
 ``ladder.evaluate.perplexity`` measures the packed model. ``--calibration`` chooses codes by windows
 of the same file that are not measured, as many as it says, spread over what is left.
+
+``--mixtures`` chooses a type for each layer of ``--types``, in groups of the first of ``--groups``,
+for so many bits a weight on average, by ``--choose`` windows that are not measured.
 """
 
 from __future__ import annotations
@@ -29,8 +33,10 @@ from transformers import AutoModelForCausalLM
 
 import ladder
 from benchmarks.machine import describe
+from benchmarks.type_mixtures import mixtures
 from ladder.evaluate.perplexity import load_tokens, perplexity, spread
 from ladder.integrations.transformers import dense, enable
+from ladder.nn.mixed_precision import candidates_of
 from ladder.types import parse, type_names
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "tiny-llama-gptq"
@@ -156,6 +162,9 @@ def main() -> None:
     parser.add_argument("--calibration", type=int, help="windows to choose codes by; 0", default=0)
     parser.add_argument("--types", nargs="*", default=[], help="all")
     parser.add_argument("--groups", type=int, nargs="*", default=GROUPS, help="-1: per channel")
+    parser.add_argument("--mixtures", type=float, nargs="*", help="bits a weight")
+    parser.add_argument("--measure", default="one", help="--mixtures: one type of a layer, or each")
+    parser.add_argument("--choose", type=int, default=8, help="--mixtures: windows to choose by")
     parser.add_argument("--device", default="cpu", help="that measures the packed model")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--out", type=Path, help="where the table is written; printed otherwise")
@@ -172,6 +181,16 @@ def main() -> None:
         parser.error(f"--windows leaves {len(rest)} of {len(every)} windows to calibrate by")
     calibration = spread(rest, options.calibration) if options.calibration else None
     arguments = [Path(arg).name if Path(arg).is_absolute() else arg for arg in sys.argv[1:]]
+    if options.mixtures:
+        types = candidates_of(options.types or ["uint2", "uint3", "uint4"], options.groups[0])
+        found = mixtures(
+            model, tokens, types, options.mixtures, spread(rest, options.choose), calibration,
+            measure=options.measure, device=options.device,
+        )  # fmt: skip
+    else:
+        found = table(
+            model, tokens, tuple(options.groups), options.types, options.device, calibration
+        )
     lines = [
         f"## {what}",
         "",
@@ -180,7 +199,7 @@ def main() -> None:
         f"- {len(tokens)} windows of {tokens.shape[1]} tokens, float32 activations"
         + (f"; codes chosen by {len(calibration)} others" if calibration is not None else ""),
         "",
-        *table(model, tokens, tuple(options.groups), options.types, options.device, calibration),
+        *found,
     ]
     if options.out:
         options.out.write_text("\n".join(lines) + "\n")

@@ -21,6 +21,8 @@ from ladder.nn.convert import convert, set_activation_type
 from ladder.nn.experts import Experts
 from ladder.nn.gated_mlp import GatedMLP
 from ladder.nn.linear import Linear
+from ladder.nn.mixed_precision import choose_types
+from ladder.nn.mixed_precision.chosen import ChosenTypes
 from ladder.nn.optimize import optimize, unoptimize
 from ladder.nn.warmup import warmup
 from ladder.ops import fallback as _fallback  # noqa: F401  (registers kernels of other devices)
@@ -34,6 +36,7 @@ from ladder.weight import Weight
 __all__ = [
     "BatchedLinear",
     "CheckpointError",
+    "ChosenTypes",
     "Conv2d",
     "Experts",
     "GatedMLP",
@@ -44,6 +47,7 @@ __all__ = [
     "Unsupported",
     "Weight",
     "__version__",
+    "choose_types",
     "convert",
     "float_type",
     "integrations",

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ladder.checkpoints import diffusion
 from ladder.checkpoints.again_model import PARAMETERS, Homes, Made
-from ladder.checkpoints.calibrated import Calibration
+from ladder.checkpoints.calibrated import Budget, Calibration
 from ladder.checkpoints.folder import QUANT_METHOD, StoredConfig
 from ladder.checkpoints.info import describe
 from ladder.checkpoints.model_files import (
@@ -114,6 +114,7 @@ def convert_again(
     skip: tuple[str, ...] | None,
     convolutions: bool,
     calibration: Calibration | None,
+    budget: Budget | None,
     force: bool,
     progress: Progress | None,
 ) -> Report:
@@ -139,7 +140,12 @@ def convert_again(
     if not chosen:
         raise CheckpointError(f"{folder}: no packed layer is left to convert")
     homes = None if calibration is None else Homes.of(calibration, chosen, stored.convolutions)
-    type_of = _types_of(types, chosen, modules.keys() - chosen.keys())
+    picked = None
+    if budget is not None and homes is not None:
+        picked = homes.choose(budget, method, activation_type, progress)
+        type_of = {name: picked[homes.called(name)] for name in chosen}
+    else:
+        type_of = _types_of(types, chosen, modules.keys() - chosen.keys())
     for name, module in chosen.items():
         if name in stored.convolutions:
             continue
@@ -154,6 +160,7 @@ def convert_again(
         files_carried=len(files),
         bytes_before=shards.nbytes,
         tensors_carried=len(shards.home) - sum(len(each.parts) for each in chosen.values()),
+        chosen=picked,
     )
     if kept := sorted(modules.keys() - chosen.keys()):
         more = f" and {len(kept) - _NAMED} more" if len(kept) > _NAMED else ""

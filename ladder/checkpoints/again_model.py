@@ -8,11 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ladder.checkpoints.calibrated import Calibration
+from ladder.checkpoints.calibrated import Budget, Calibration
 from ladder.checkpoints.model import renamer
 from ladder.errors import InvalidArgument
 from ladder.nn.dense_experts import DOWN, STACKS
 from ladder.nn.layer_types import LayerTypes
+from ladder.nn.mixed_precision.chosen import ChosenTypes
 from ladder.nn.report import OutputErrors, Progress
 from ladder.types import TType
 from ladder.weight import Weight
@@ -79,6 +80,16 @@ class Homes:
         """What the model calls a module, or a stack, of the folder."""
         home, parameter = self.places[name]
         return f"{home}.{STACKS[parameter]}" if parameter else home
+
+    def choose(
+        self,
+        budget: Budget,
+        method: str,
+        activation_type: str | None,
+        progress: Progress | None,
+    ) -> ChosenTypes:
+        """As :meth:`Calibration.choose`."""
+        return self.calibration.choose(self.wanted, budget, method, activation_type, progress)
 
     def calibrated(
         self, type_of: Mapping[str, TType], method: str, progress: Progress | None

@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +16,12 @@ from ladder.nn.calibration import Calibrated, calibrated
 from ladder.nn.calibration.hessians import Layer
 from ladder.nn.dense_experts import has_stacks, layout_of
 from ladder.nn.layer_types import LayerTypes
+from ladder.nn.mixed_precision import choose
+from ladder.nn.mixed_precision.chosen import ChosenTypes
 from ladder.nn.mixtures import FoundExperts
 from ladder.nn.report import Progress
 from ladder.nn.select import Found, dense_weight, is_linear
+from ladder.types import TType
 
 
 def check_no_pipeline(folder: Path) -> None:
@@ -28,6 +31,24 @@ def check_no_pipeline(folder: Path) -> None:
             f"{folder} is a pipeline of diffusers, which is not calibrated: calibrate one of its "
             "models by ladder.convert"
         )
+
+
+@dataclass(frozen=True)
+class Budget:
+    """Types to choose from.
+
+    Attributes:
+        bits, types, measure: as :func:`ladder.choose_types`.
+    """
+
+    bits: float
+    types: tuple[TType, ...]
+    measure: str = "one"
+
+    @property
+    def widest(self) -> TType:
+        """That of the most bits."""
+        return max(self.types, key=lambda each: each.bits)
 
 
 @dataclass(frozen=True)
@@ -46,6 +67,39 @@ class Calibration:
     def __post_init__(self) -> None:
         if not isinstance(self.model, nn.Module):
             raise InvalidArgument(f"model is of {type(self.model).__name__}, not nn.Module")
+
+    def kept(self) -> Calibration:
+        """The same, whose batches can be iterated more than once."""
+        if isinstance(self.batches, Iterator):
+            return replace(self, batches=list(self.batches))
+        return self
+
+    def choose(
+        self,
+        wanted: Mapping[str, tuple[int, ...]],
+        budget: Budget,
+        method: str,
+        activation_type: str | None,
+        progress: Progress | None,
+    ) -> ChosenTypes:
+        """Choose types for the modules ``wanted``, as :meth:`run` has them. The model stays as it
+        is.
+
+        Raises:
+            InvalidArgument: the model has not these modules; else as :func:`ladder.choose_types`.
+        """
+        return choose(
+            self.model,
+            list(self._layers(wanted)),
+            budget.types,
+            budget.bits,
+            self.batches,
+            method=method,
+            activation_type=activation_type,
+            measure=budget.measure,
+            calibrated=True,
+            progress=progress,
+        )
 
     def run(
         self,

@@ -9,10 +9,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from ladder.checkpoints import diffusion
 from ladder.checkpoints.again import convert_again
-from ladder.checkpoints.calibrated import Calibration, check_no_pipeline
+from ladder.checkpoints.calibrated import Budget, Calibration, check_no_pipeline
 from ladder.checkpoints.folder import QUANT_METHOD, StoredConfig
 from ladder.checkpoints.hqq_files import written_by_hqq
 from ladder.checkpoints.mixtures import PlannedExperts
@@ -32,6 +33,7 @@ from ladder.errors import CheckpointError, InvalidArgument
 from ladder.nn.calibration import Calibrated
 from ladder.nn.dense_experts import STACKS
 from ladder.nn.layer_types import LayerTypes, check_bits, layer_types
+from ladder.nn.mixed_precision import candidates_of
 from ladder.nn.report import Progress
 from ladder.nn.select import entries_of
 from ladder.nn.select_conv import matrix_of
@@ -50,7 +52,9 @@ def convert(
     *,
     group_size: int | None = None,
     symmetric: bool | None = None,
-    types: Mapping[str, str | TType] | None = None,
+    types: Mapping[str, str | TType] | Iterable[str | TType] | None = None,
+    bits: float | None = None,
+    measure: str = "one",
     method: str = "search",
     activation_type: str | None = None,
     skip: Iterable[str] | None = None,
@@ -72,7 +76,11 @@ def convert(
     Args:
         weight_type, group_size, symmetric, method: as :func:`ladder.quantize`.
         types: other types of some layers, as :func:`ladder.convert`, by their names in the model or
-            in the files.
+            in the files; with ``bits`` the types to choose from.
+        bits: choose the type of each layer of ``types`` so that weights take so many bits on
+            average, as :func:`ladder.choose_types` does with the batches of ``calibration``; then
+            codes are calibrated. ``weight_type`` is for nothing then.
+        measure: with ``bits``, as :func:`ladder.choose_types`.
         activation_type: of every packed layer when the folder is loaded, as
             :attr:`ladder.Linear.activation_type`.
         skip: modules to leave as they are, as :func:`ladder.convert`, by their names in the model
@@ -99,13 +107,25 @@ def convert(
     """
     if method not in METHODS:
         raise InvalidArgument(f'method is "{method}", not one of {", ".join(METHODS)}')
-    by_layer = layer_types(weight_type, group_size, symmetric, types)
-    check_bits(by_layer, "convert writes")
+    budget = None
+    if bits is not None:
+        if calibration is None:
+            raise InvalidArgument(
+                f"bits is {bits!r}, and calibration is not given: types are chosen by data"
+            )
+        if types is None:
+            raise InvalidArgument(f"bits is {bits!r}, and there are no types to choose from")
+        budget = Budget(bits, tuple(candidates_of(types, group_size, symmetric)), measure)
+        by_layer, calibration = LayerTypes(budget.widest), calibration.kept()
+    else:
+        given: Any = types
+        by_layer = layer_types(weight_type, group_size, symmetric, given)
+        check_bits(by_layer, "convert writes")
     folder, destination = Path(src), Path(os.path.abspath(dst))
     require_folder(folder, or_pipeline=True)
     check_apart(folder, destination)
     check_destination(destination, force=force)
-    how = _How(method, activation_type, convolutions, again, calibration, progress)
+    how = _How(method, activation_type, convolutions, again, calibration, budget, progress)
     of_pipeline = diffusion.is_pipeline(folder)
     if calibration is not None:
         check_no_pipeline(folder)
@@ -134,6 +154,7 @@ class _How:
     convolutions: bool
     again: bool
     calibration: Calibration | None
+    budget: Budget | None
     progress: Progress | None
 
 
@@ -172,6 +193,7 @@ def _convert(
             skip=skip,
             convolutions=how.convolutions,
             calibration=how.calibration,
+            budget=how.budget,
             force=force,
             progress=how.progress,
         )
@@ -181,7 +203,13 @@ def _convert(
         raise CheckpointError(f"{folder} is quantised already, by hqq: `ladder repack` reads it")
     shards = open_shards(folder)
     plan = plan_folder(folder, shards, skip, types, how.convolutions)
-    made = None
+    made, chosen = None, None
+    if how.budget is not None and how.calibration is not None:
+        chosen = how.calibration.choose(
+            plan.wanted(), how.budget, how.method, activation_type, how.progress
+        )
+        types = LayerTypes(types.usual, chosen)
+        plan = plan_folder(folder, shards, skip, types, how.convolutions)
     plan.check_activations(activation_type)
     conversion, plans, filters = plan.conversion, plan.modules, plan.filters
     if how.calibration is not None:
@@ -204,6 +232,7 @@ def _convert(
         bytes_before=shards.nbytes,
         tensors_carried=len(shards.home) - len(plans) - len(merged),
         conversion=conversion,
+        chosen=chosen,
     )
     stored = StoredConfig.describing(
         conversion.packed,

@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from ladder.nn.mixed_precision.chosen import ChosenTypes
 from ladder.nn.report import Conversion
 from ladder.types import TType
 
@@ -30,7 +31,8 @@ class Report:
     """What ``repack`` or ``convert`` did. ``bytes_before`` and ``bytes_after`` count tensors only.
 
     ``conversion`` says of every module what became of it; None after ``repack``, which changes no
-    weight. ``notes`` are sentences about what is not as in ``source``.
+    weight. ``notes`` are sentences about what is not as in ``source``. ``chosen`` are the types
+    that were chosen for a budget of bits.
     """
 
     source: str
@@ -46,6 +48,7 @@ class Report:
     types: dict[str, TypeRow] = field(default_factory=dict)
     conversion: Conversion | None = None
     notes: list[str] = field(default_factory=list)
+    chosen: ChosenTypes | None = None
 
     def row_of(self, ttype: TType) -> TypeRow:
         """The row of a type."""
@@ -57,4 +60,5 @@ class Report:
         return sum(row.modules for row in self.types.values())
 
     def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        chosen = None if self.chosen is None else self.chosen.to_dict()
+        return asdict(replace(self, chosen=None)) | {"chosen": chosen}

@@ -155,6 +155,11 @@ def print_report(report: Report, as_json: bool) -> None:
         ("type", "modules", "weights", "size"),
         rows,
     )
+    if report.chosen is not None:
+        columns = ("modules", "type", "bits/weight", "cost")
+        print_table("Types for the bits that are allowed", columns, report.chosen.rows())
+        for line in report.chosen.summary():
+            console.print(line, highlight=False, markup=False, soft_wrap=True)
     for note in report.notes:
         console.print(note, highlight=False, markup=False, soft_wrap=True)
     if report.conversion is not None:

@@ -16,8 +16,11 @@ def convert(
     src: Source,
     dst: Destination,
     weight_type: Annotated[
-        str, typer.Option("--type", help='Type of the weights: "uint4", "nf4", "mxfp4", ...')
-    ] = "uint4",
+        str | None,
+        typer.Option(
+            "--type", help='Type of the weights: "uint4", "nf4", "mxfp4", ... \\[default: uint4]'
+        ),
+    ] = None,
     formats: Annotated[
         Path | None,
         typer.Option(
@@ -37,6 +40,24 @@ def convert(
             metavar="NAME=TYPE",
             help="Another type of modules: a name, or whole parts of names, as --skip. The entry "
             "of the most parts decides, of equally many the last. Repeatable.",
+        ),
+    ] = None,
+    bits: Annotated[
+        float | None,
+        typer.Option(
+            help="Choose the type of each layer, for so many bits a weight on average, by "
+            "--calibration (docs/calibration.md)."
+        ),
+    ] = None,
+    types: Annotated[
+        list[str] | None,
+        typer.Option(help="--bits: types to choose from: uint2,uint3,uint4,uint5. Repeatable."),
+    ] = None,
+    measure: Annotated[
+        str | None,
+        typer.Option(
+            help="--bits: measure each type of each layer, or one, from which the others follow. "
+            "\\[default: one]"
         ),
     ] = None,
     method: Annotated[str, typer.Option(help="nearest, or search for the best scale.")] = "search",
@@ -117,23 +138,38 @@ def convert(
         ladder convert models/Llama-FP8-ladder out --type uint4 --again
 
         ladder convert models/Llama out --type uint3 --calibration wikitext-2.txt
+
+        ladder convert models/Llama out --bits 3.5 --types uint2,uint3,uint4 --calibration text.txt
     """
     from ladder.checkpoints.convert import convert
     from ladder.checkpoints.folder import define_from
     from ladder.checkpoints.source import require_folder
     from ladder.checkpoints.writer import check_destination
     from ladder.cli.calibration import calibration_of
-    from ladder.cli.spelling import types_by_layer
+    from ladder.cli.spelling import check_bits_options, types_by_layer, types_of
     from ladder.errors import InvalidArgument
+    from ladder.nn.mixed_precision import candidates_of, check_measure
+    from ladder.nn.mixed_precision.chosen import check_bits
 
     if formats is not None:
         define_from(formats)
+    check_bits_options(
+        bits,
+        needed={"--calibration": calibration, "--types": types},
+        beside={"--types": types, "--measure": measure},
+        not_beside={"--type": weight_type, "--layer-type": layer_type},
+    )
     of_layers = types_by_layer(layer_type or ())
+    choices = types_of(types or ())
     loaded = None
     given = {"--windows": windows, "--chunk": chunk, "--device": device}
     if calibration is None and (unused := [n for n, value in given.items() if value is not None]):
         raise InvalidArgument(f"{unused[0]} is for --calibration, which is not given")
     if calibration is not None:
+        if bits is not None:
+            check_bits(bits)
+            candidates_of(choices, group, symmetric)
+            check_measure(measure or "one")
         require_folder(src, or_pipeline=True)  # before a model is loaded
         check_destination(dst, force=force)
         loaded = calibration_of(src, calibration, windows, chunk, device)
@@ -141,10 +177,12 @@ def convert(
         report = convert(
             src,
             dst,
-            weight_type,
+            weight_type or "uint4",
             group_size=group,
             symmetric=symmetric,
-            types=of_layers,
+            types=of_layers if bits is None else choices,
+            bits=bits,
+            measure=measure or "one",
             method=method,
             activation_type=activations,
             skip=tuple(skip) if skip else None,

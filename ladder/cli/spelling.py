@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 #: What --scale is where groups are asked for and it is not.
 DEFAULT_SCALE = "float16"
@@ -61,3 +61,36 @@ def types_by_layer(given: Iterable[str]) -> dict[str, str]:
             raise InvalidArgument(f"--layer-type {name} is {types[name]} and {ttype}, two types")
         types[name] = ttype
     return types
+
+
+def types_of(given: Iterable[str]) -> list[str]:
+    """["uint2,uint4,group=32", "nf4"] -> ["uint2", "uint4,group=32", "nf4"]: what is no name of a
+    type belongs to the type before."""
+    types: list[str] = []
+    for part in (part.strip() for each in given for part in each.split(",")):
+        if types and ("=" in part or part in ("channel", "tensor")):
+            types[-1] += f",{part}"
+        else:
+            types.append(part)
+    return types
+
+
+def check_bits_options(
+    bits: float | None,
+    needed: Mapping[str, object],
+    beside: Mapping[str, object],
+    not_beside: Mapping[str, object],
+) -> None:
+    """Raise InvalidArgument for options that --bits needs, and that are not given; that are for
+    --bits, where it is not given; or that it leaves nothing to say."""
+    from ladder.errors import InvalidArgument
+
+    if bits is None:
+        if unused := [name for name, value in beside.items() if value]:
+            raise InvalidArgument(f"{unused[0]} is for --bits, which is not given")
+        return
+    if missing := [name for name, value in needed.items() if not value]:
+        raise InvalidArgument(f"--bits is {bits:g}, and {missing[0]} is not given: types are chosen"
+                              " of some, by data")  # fmt: skip
+    if both := [name for name, value in not_beside.items() if value]:
+        raise InvalidArgument(f"{both[0]} is given, and --bits {bits:g} chooses the types")

@@ -74,7 +74,7 @@ def convert(
             that is quantised. Where several name a layer a whole name decides, else the one with
             the most parts, of equally many the last. Types without groups of their own take
             ``group_size``. Of experts "experts.gate_up" and "experts.down" may have types of their
-            own, too.
+            own, too. :func:`ladder.choose_types` finds types for so many bits.
         activation_type: as :attr:`Linear.activation_type`, of every layer and all experts.
         convolutions: replace every ``nn.Conv2d`` by :class:`ladder.Conv2d`, too, whose x come as
             they are whatever the ``activation_type``. Depthwise convolutions stay dense, and those

@@ -263,7 +263,7 @@ def test_weights_that_are_not_finite_are_named_as_without_calibration():
             {"activation_type": "int8", "weight_type": "float8_e4m3"},
             "int8 does not take float8_e4m3",
         ),
-        ({"weight_type": "float16"}, 'type float16 has 16 bits; calibration chooses'),
+        ({"weight_type": "float16"}, "type float16 has 16 bits; calibration chooses"),
     ],
 )
 def test_what_can_be_known_before_is_refused_before_anything_changes(options, words):

@@ -105,6 +105,11 @@ def test_a_benchmark_runs_from_the_checkout(script):
     check_report(script, *SMALL[script])
 
 
+def test_types_for_a_budget_of_bits_stand_beside_one_type_for_all():
+    arguments = ["--mixtures", "3", "--choose", "1", "--types", "uint2", "uint4", "--groups", "128"]
+    check_report("type_quality.py", [*arguments, "--windows", "1", "--threads", "1"], "| mixture: ")
+
+
 def test_peers_are_shown_with_their_means_and_who_is_ahead(tmp_path):
     times = {"ladder": 8.0, "cuBLAS": 4.0, "Marlin": 16.0}
     lines = ["n,k,m,kernel,us", *(f"4096,4096,{m},{name},{us}" for m in (1, 64)
