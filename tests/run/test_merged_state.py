@@ -238,6 +238,16 @@ def kernels(monkeypatch):
     library._destroy()
 
 
+def test_the_number_of_a_weight_is_known_before_kernels_that_pack_it_are_compiled(
+    kernels, monkeypatch
+):
+    layer, seen = packed(32), []
+    monkeypatch.setattr("ladder.cuda.kernels.load_transforms", lambda *_: seen.append("") or "")
+    assert layer.prepare(lambda n: seen.append(layer.kernel_request(torch.half, (1, 8), n)))
+    assert seen == [layer.kernel_request(torch.half, (1, 8)), ""]
+    assert layer.prepare(lambda _: seen.append("again")) and len(seen) == 2
+
+
 def test_gate_and_up_are_one_image_with_rows_in_turn_and_give_back_their_codes(kernels):
     mlp = ladder.GatedMLP.from_layers(
         *(packed(32, bias=False) for _ in range(2)), packed(K, bias=False, k=32), gating=Gating()

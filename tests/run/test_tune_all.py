@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tuning of many shapes at once, with a compiler and a GPU of the test. No GPU."""
 
+import atexit
 import contextlib
 import logging
 import os
@@ -299,3 +300,18 @@ def test_warming_up_on_a_cpu_does_nothing():
     for tune_ in (True, False, "off", "fast", "full"):
         done = ladder.warmup(layer, tune=tune_)
         assert done == {} and done.tuned == {} and layer.image is None
+
+
+@pytest.mark.parametrize("processors", [2, 3])
+def test_with_a_processor_each_kernels_that_take_longest_begin_first(processors, monkeypatch):
+    class NotStarted(threading.Thread):
+        def start(self):
+            pass
+
+    monkeypatch.setattr(background, "_processors", lambda: processors)
+    monkeypatch.setattr(background.threading, "Thread", NotStarted)
+    jobs = background.jobs_of([request(1, m=(1, 16, 64))])
+    waiting = background.Background(jobs, tune.MODES["fast"])
+    atexit.unregister(waiting._exit)
+    order = [job.most for job in iter(waiting._next, None)]
+    assert order == sorted(order, reverse=processors == 3) and len(order) == 3
