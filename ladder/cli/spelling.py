@@ -90,7 +90,9 @@ def check_bits_options(
             raise InvalidArgument(f"{unused[0]} is for --bits, which is not given")
         return
     if missing := [name for name, value in needed.items() if not value]:
-        raise InvalidArgument(f"--bits is {bits:g}, and {missing[0]} is not given: types are chosen"
-                              " of some, by data")  # fmt: skip
+        raise InvalidArgument(
+            f"--bits is {bits:g}, and {missing[0]} is not given: types are chosen from --types by "
+            "--calibration"
+        )
     if both := [name for name, value in not_beside.items() if value]:
         raise InvalidArgument(f"{both[0]} is given, and --bits {bits:g} chooses the types")
