@@ -1,6 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
+import sys
+
 import pytest
 import torch
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_compiled_yet():
+    """Of one forward torch compiles eight forms in a process, whichever tests they are of, and
+    refuses a further one where a graph is to be whole."""
+    if "torch._dynamo" in sys.modules:
+        torch._dynamo.reset()
 
 
 @pytest.fixture
