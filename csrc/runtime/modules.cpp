@@ -36,6 +36,12 @@ SharedKernel loaded_once(const std::string& digest, int ordinal,
   return kernel;
 }
 
+bool is_loaded(const std::string& digest, int ordinal) {
+  const auto place = place_of(digest, ordinal);
+  const std::lock_guard lock(place->loading);
+  return !place->kernel.expired();
+}
+
 void keep_loaded(const SharedKernel& kernel) {
   static std::mutex mutex;
   static auto& all = *new std::set<SharedKernel>;

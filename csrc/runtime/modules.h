@@ -18,6 +18,9 @@ using SharedKernel = std::shared_ptr<const Kernel>;
 SharedKernel loaded_once(const std::string& digest, int ordinal,
                          const std::function<SharedKernel()>& load);
 
+/// Whether somebody has it; waits for a thread that loads it.
+bool is_loaded(const std::string& digest, int ordinal);
+
 /// Loaded for the life of the process from now on: whoever launches it keeps no account of that.
 void keep_loaded(const SharedKernel& kernel);
 

@@ -7,7 +7,9 @@
 #include "compile.h"
 #include "layout/weight_image.h"
 #include "runtime/gpus.h"
+#include "runtime/kernel_key.h"
 #include "runtime/kernels.h"
+#include "runtime/modules.h"
 #include "runtime/notices.h"
 #include "runtime/session.h"
 
@@ -99,7 +101,9 @@ void Session::compile_transforms(int ordinal, std::span<const Transform> which) 
   std::vector<std::string> sources;
   for (const Transform each : which) {
     const Slot& slot = transforms_.at(ordinal)[static_cast<std::size_t>(each)];
-    if (slot.load(std::memory_order_acquire) == nullptr) sources.push_back(text_of(each).source);
+    if (slot.load(std::memory_order_acquire) != nullptr) continue;
+    auto source = text_of(each).source;
+    if (!is_loaded(digest_of(source), ordinal)) sources.push_back(std::move(source));
   }
   compile_missing(sources, device_row(ordinal));
 }

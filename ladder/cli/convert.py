@@ -149,7 +149,7 @@ def convert(
     from ladder.cli.spelling import check_bits_options, types_by_layer, types_of
     from ladder.errors import InvalidArgument
     from ladder.nn.mixed_precision import candidates_of, check_measure
-    from ladder.nn.mixed_precision.chosen import check_bits
+    from ladder.nn.mixed_precision.chosen import check_average
 
     if formats is not None:
         define_from(formats)
@@ -167,7 +167,7 @@ def convert(
         raise InvalidArgument(f"{unused[0]} is for --calibration, which is not given")
     if calibration is not None:
         if bits is not None:
-            check_bits(bits)
+            check_average(bits)
             candidates_of(choices, group, symmetric)
             check_measure(measure or "one")
         require_folder(src, or_pipeline=True)  # before a model is loaded

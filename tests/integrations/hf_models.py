@@ -41,6 +41,32 @@ def logits(model, low=50, count=24):
         return model(torch.arange(low, low + count)[None]).logits
 
 
+def packed_of(model):
+    """The state of all packed modules, by name."""
+    kinds = (ladder.Linear, ladder.Experts, ladder.Conv2d)
+    return {
+        f"{name}.{part}": tensor
+        for name, module in model.named_modules()
+        if isinstance(module, kinds)
+        for part, tensor in module.state_dict().items()
+    }
+
+
+def check_same(one, other):
+    """Packed modules of both are the same, of which there are some."""
+    one, other = packed_of(one), packed_of(other)
+    assert one.keys() == other.keys() and one
+    for name, tensor in one.items():
+        assert torch.equal(tensor, other[name]), name
+
+
+def types_in(folder):
+    """The tType of each packed module of a ladder folder."""
+    from ladder.checkpoints.info import describe
+
+    return {row["name"]: row["type"] for row in describe(folder)["modules"]}
+
+
 def edit_tensors(folder: Path, change, name: str = "model.safetensors") -> None:
     """Apply ``change(tensors)`` to the only safetensors file of ``folder``."""
     from safetensors.torch import load_file, save_file

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from diffusion_models import flux_pipeline
-from hf_models import GPTQ, TWO_LEVELS, load, logits
+from hf_models import GPTQ, TWO_LEVELS, check_same, load, logits
 from typer.testing import CliRunner
 from vision_models import fresh as vision_model
 from vision_models import scores
@@ -26,23 +26,6 @@ from ladder.evaluate.perplexity import load_tokens, perplexity, spread
 from ladder.integrations.transformers import dense
 
 TOKENS = torch.randint(0, 128, (8, 48), generator=torch.Generator().manual_seed(1))
-
-
-def packed_of(model):
-    kinds = (ladder.Linear, ladder.Experts, ladder.Conv2d)
-    return {
-        f"{name}.{part}": tensor
-        for name, module in model.named_modules()
-        if isinstance(module, kinds)
-        for part, tensor in module.state_dict().items()
-    }
-
-
-def check_same(one, other):
-    one, other = packed_of(one), packed_of(other)
-    assert one.keys() == other.keys() and one
-    for name, tensor in one.items():
-        assert torch.equal(tensor, other[name]), name
 
 
 def test_a_folder_is_the_model_that_is_calibrated_in_memory(dense_folder, tmp_path):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from hf_mixtures import fresh as fresh_mixture
-from hf_models import load, logits
+from hf_models import load, logits, types_in
 from typer.testing import CliRunner
 from vision_models import fresh as vision_model
 
@@ -23,10 +23,6 @@ from ladder.integrations.transformers import dense
 TOKENS = torch.randint(0, 128, (6, 48), generator=torch.Generator().manual_seed(1))
 TYPES = ["uint2", "uint3", "uint4", "uint6"]
 OPTIONS = {"group_size": 32}
-
-
-def types_in(folder):
-    return {row["name"]: row["type"] for row in describe(folder)["modules"]}
 
 
 def average(folder):

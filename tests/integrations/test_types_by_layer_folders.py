@@ -8,7 +8,7 @@ import hf_mixtures
 import pytest
 import torch
 from diffusion_models import flux_pipeline
-from hf_models import check_equal, load, logits
+from hf_models import check_equal, check_same, load, logits, packed_of, types_in
 from typer.testing import CliRunner
 from vision_models import fresh as vision_model
 from vision_models import scores
@@ -17,33 +17,12 @@ import ladder
 from ladder.checkpoints.calibrated import Calibration
 from ladder.checkpoints.convert import convert
 from ladder.checkpoints.folder import StoredConfig
-from ladder.checkpoints.info import describe
 from ladder.cli import app
 from ladder.errors import InvalidArgument, Unsupported
 from ladder.integrations.transformers import LadderConfig, dense
 
 TYPES = {"k_proj": "uint6,group=16", "v_proj": "int8", "layers.1.mlp": "nf4"}
 TOKENS = torch.randint(0, 128, (6, 48), generator=torch.Generator().manual_seed(1))
-
-
-def types_in(folder):
-    return {row["name"]: row["type"] for row in describe(folder)["modules"]}
-
-
-def packed_of(model):
-    kinds = (ladder.Linear, ladder.Experts, ladder.Conv2d)
-    return {
-        f"{name}.{part}": tensor
-        for name, module in model.named_modules()
-        if isinstance(module, kinds)
-        for part, tensor in module.state_dict().items()
-    }
-
-
-def check_same(one, other):
-    one, other = packed_of(one), packed_of(other)
-    assert one.keys() == other.keys() and one
-    assert all(torch.equal(tensor, other[name]) for name, tensor in one.items())
 
 
 @pytest.mark.parametrize("calibrated", [False, True])

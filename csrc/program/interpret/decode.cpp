@@ -37,7 +37,6 @@ void Interpreter::for_each_pair(Block& block, const Op& i, int bits, const Decod
   }
 }
 
-/// Of the row of a slot of the operands.
 template <class Op>
 double Interpreter::scale_of(const Block& block, const Op& i, int thread, std::int64_t group,
                              std::int64_t slot) const {

@@ -166,6 +166,7 @@ class Interpreter {
   /// first slot, pair of the image's unit, words of codes).
   template <class Op, class Decode>
   void for_each_pair(Block& block, const Op& i, int bits, const Decode& decode);
+  /// The scale of the row of an operand's slot.
   template <class Op>
   double scale_of(const Block& block, const Op& i, int thread, std::int64_t group,
                   std::int64_t slot) const;

@@ -12,11 +12,11 @@ from ladder.errors import InvalidArgument
 from ladder.nn.arguments import check_integers, check_model
 from ladder.nn.calibration.calls import at_rest, calls_of
 from ladder.nn.calibration.hessians import Layer
-from ladder.nn.layer_types import LayerTypes, completed
+from ladder.nn.layer_types import LayerTypes, check_bits, completed
 from ladder.nn.mixed_precision.chosen import (
     Candidate,
     ChosenTypes,
-    check_bits,
+    check_average,
     check_budget,
     choose_within,
 )
@@ -123,8 +123,7 @@ def candidates_of(
     if not found:
         raise InvalidArgument("types is empty: there is nothing to choose from")
     for ttype in found:
-        if ttype.bits > 8:
-            raise InvalidArgument(f"type {ttype} has {ttype.bits} bits; choices have 1 to 8")
+        check_bits(LayerTypes(ttype), "choices have")
     return found
 
 
@@ -144,7 +143,7 @@ def choose(
     progress: Progress | None = None,
 ) -> ChosenTypes:
     """As :func:`choose_types`, of the ``layers`` that are given."""
-    check_bits(bits)
+    check_average(bits)
     if method not in METHODS:
         raise InvalidArgument(f'method is "{method}", not one of {", ".join(METHODS)}')
     check_measure(measure)

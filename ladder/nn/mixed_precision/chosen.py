@@ -158,7 +158,7 @@ class ChosenTypes(Mapping[str, TType]):
 def choose_within(units: tuple[Candidate, ...], bits: float, measure: str) -> ChosenTypes:
     """The types of ``units`` of which the sum of costs is least within ``bits`` a weight. Raises
     InvalidArgument as :meth:`ChosenTypes.at`."""
-    check_bits(bits)
+    check_average(bits)
     weights = sum(unit.weights for unit in units)
     check_budget(sum(min(unit.sizes.values()) for unit in units), weights, bits)
     options = [[(unit.sizes[text], cost) for text, cost in unit.costs.items()] for unit in units]
@@ -167,7 +167,7 @@ def choose_within(units: tuple[Candidate, ...], bits: float, measure: str) -> Ch
     return ChosenTypes(units, tuple(chosen), float(bits), measure)
 
 
-def check_bits(bits: Any) -> None:
+def check_average(bits: Any) -> None:
     """Raise InvalidArgument unless it is a positive number."""
     if isinstance(bits, bool) or not isinstance(bits, Real) or not 0 < float(bits) < math.inf:
         raise InvalidArgument(f"bits is {bits!r}, not a positive number of bits a weight")
