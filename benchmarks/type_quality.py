@@ -4,6 +4,7 @@
     python benchmarks/type_quality.py [--windows N] [--types NAME...] [--groups G...] [--device D]
                                       [--calibration N]
     python benchmarks/type_quality.py --mixtures BITS... --types NAME... [--measure one|each]
+    python benchmarks/type_quality.py --trained STEPS --types NAME... --calibration N
     python benchmarks/type_quality.py --model FOLDER --tokens FILE.npy
 
 Without ``--model`` it is the model of examples/tiny-llama-gptq, dequantised and rotated: its codes
@@ -15,6 +16,9 @@ of the same file that are not measured, as many as it says, spread over what is 
 
 ``--mixtures`` chooses a type for each layer of ``--types``, in groups of the first of ``--groups``,
 for so many bits a weight on average, by ``--choose`` windows that are not measured.
+
+``--trained`` trains the weights for each of ``--types``, in groups of the first of ``--groups``, on
+all windows that are not measured (:mod:`ladder.qat`).
 """
 
 from __future__ import annotations
@@ -34,6 +38,7 @@ from transformers import AutoModelForCausalLM
 import ladder
 from benchmarks.machine import describe
 from benchmarks.type_mixtures import mixtures
+from benchmarks.type_training import BATCH, trainings
 from ladder.evaluate.perplexity import load_tokens, perplexity, spread
 from ladder.integrations.transformers import dense, enable
 from ladder.nn.mixed_precision import candidates_of
@@ -165,6 +170,7 @@ def main() -> None:
     parser.add_argument("--mixtures", type=float, nargs="*", help="bits a weight")
     parser.add_argument("--measure", default="one", help="--mixtures: one type of a layer, or each")
     parser.add_argument("--choose", type=int, default=8, help="--mixtures: windows to choose by")
+    parser.add_argument("--trained", type=int, metavar="STEPS", help=f"of {BATCH} windows")
     parser.add_argument("--device", default="cpu", help="that measures the packed model")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--out", type=Path, help="where the table is written; printed otherwise")
@@ -181,8 +187,14 @@ def main() -> None:
         parser.error(f"--windows leaves {len(rest)} of {len(every)} windows to calibrate by")
     calibration = spread(rest, options.calibration) if options.calibration else None
     arguments = [Path(arg).name if Path(arg).is_absolute() else arg for arg in sys.argv[1:]]
-    if options.mixtures:
-        types = candidates_of(options.types or ["uint2", "uint3", "uint4"], options.groups[0])
+    types = candidates_of(options.types or ["uint2", "uint3", "uint4"], options.groups[0])
+    if options.trained:
+        if calibration is None:
+            parser.error("--trained needs --calibration, to begin with calibrated weights")
+        found = trainings(
+            model, tokens, types, rest, calibration, steps=options.trained, device=options.device
+        )
+    elif options.mixtures:
         found = mixtures(
             model, tokens, types, options.mixtures, spread(rest, options.choose), calibration,
             measure=options.measure, device=options.device,

@@ -68,7 +68,7 @@ __all__ = [
 _LAZY = {
     "LadderConfig": ("ladder.integrations.folders.config", "LadderConfig"),
     **{name: (f"ladder.{name}", None) for name in
-       ("bitblas", "bounds", "checkpoints", "evaluate", "program")},
+       ("bitblas", "bounds", "checkpoints", "evaluate", "program", "qat")},
 }  # fmt: skip
 
 

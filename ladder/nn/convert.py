@@ -10,28 +10,19 @@ from typing import Any, cast
 
 from torch import Tensor, nn
 
-from ladder.errors import InvalidArgument, Unsupported
+from ladder.errors import Unsupported
 from ladder.nn.arguments import check_model
 from ladder.nn.calibration import Calibrated, calibrated
 from ladder.nn.conv import Conv2d
 from ladder.nn.experts import Experts
-from ladder.nn.layer_types import LayerTypes, every_name, layer_types
+from ladder.nn.layer_types import LayerTypes
 from ladder.nn.linear import Linear
 from ladder.nn.mixtures import FoundExperts
 from ladder.nn.packed import PackedModule
 from ladder.nn.report import Conversion, Progress
-from ladder.nn.select import (
-    Found,
-    check_entries,
-    covers,
-    dense_weight,
-    entries_of,
-    is_linear,
-    survey,
-)
-from ladder.nn.select_conv import convolutions as convolutions_of
+from ladder.nn.select import Found, check_entries, covers, entries_of
 from ladder.nn.select_conv import matrix_of
-from ladder.ops import activations
+from ladder.nn.targets import targets
 from ladder.quantization import quantize, weights_of
 from ladder.types import TType
 
@@ -101,68 +92,56 @@ def convert(
         Unsupported: ``activation_type`` does not take a weight, naming its module, before anything
             is replaced.
     """
-    check_model(model)
-    if is_linear(model):
-        raise InvalidArgument("model is a linear layer itself: use ladder.Linear.from_linear")
-    if convolutions and isinstance(model, nn.Conv2d):
-        raise InvalidArgument("model is a convolution itself: use ladder.Conv2d.from_float")
-    chosen = layer_types(weight_type, group_size, symmetric, types)
-    skip = None if skip is None else entries_of("skip", skip)
-    layers = survey(model, skip)
-    report = Conversion(left=layers.left)
-    every: list[Found | FoundExperts] = [*layers.found, *layers.experts]
-    if convolutions:
-        found, left = convolutions_of(model, skip, chosen)
-        for conv in found:
-            report.left.pop(f"{conv.name}.weight", None)
-        report.left.update(left)
-        every.extend(found)
-    chosen.check_named(every_name(every), report.left)
-    for layer in every:
-        if why := _activation_objection(layer, chosen, activation_type):
-            raise Unsupported(f"{layer.name}: {why}")
+    found = targets(
+        model,
+        weight_type,
+        group_size,
+        symmetric,
+        types=types,
+        skip=skip,
+        activation_type=activation_type,
+        convolutions=convolutions,
+    )
+    every, chosen, report = found.layers, found.types, Conversion(left=found.left)
     made = None
     if calibration is not None:
         made = calibrated(model, every, chosen, calibration, method=method, progress=progress)
         report.errors = made.errors
     for done, layer in enumerate(every, start=1):
         with weights_of(layer.name):
-            packed = _packed(layer, chosen, method, activation_type, made)
-        if isinstance(layer, FoundExperts):
-            for stack, (name, weights) in layer.stacks().items():
-                report.add(name, chosen.of_layer(layer, stack), weights, layer.layout.shape[0])
-        elif isinstance(packed, PackedModule):
-            packed._parameters["bias"] = layer.module._parameters["bias"]  # optimizers hold it
-            report.add(layer.name, chosen.of_layer(layer), packed.out_features * packed.in_features)
-            report.convolutions += isinstance(packed, Conv2d)
-        replace(model, layer.names, layer.module, packed)
+            packed = packed_layer(layer, chosen, method, activation_type, made)
+        note(layer, chosen, report)
+        put(model, layer, packed)
         if progress is not None and made is None:
             progress(layer.name, done, len(every))
     report.log()
     return report
 
 
-def _activation_objection(
-    layer: Found | FoundExperts, types: LayerTypes, activation_type: str | None
-) -> str:
-    """Why the layer's weights, of their ``types``, take no such activations; "" when they do."""
-    device = next(layer.module.parameters()).device.type
+def note(layer: Found | FoundExperts, types: LayerTypes, report: Conversion) -> None:
+    """Have ``report`` say that ``layer`` is quantised to its type of ``types``."""
     if isinstance(layer, FoundExperts):
-        sizes = zip(types.of_stacks(layer), layer.layout.shape[1:], strict=True)
-    elif isinstance(layer.module, nn.Conv2d):
-        return ""
-    else:
-        sizes = zip((types.of_layer(layer),), dense_weight(layer.module).shape[1:], strict=True)
-    every = (activations.objection(activation_type, ttype, k, device) for ttype, k in sizes)
-    return next((why for why in every if why), "")
+        for stack, (name, weights) in layer.stacks().items():
+            report.add(name, types.of_layer(layer, stack), weights, layer.layout.shape[0])
+        return
+    weight = cast(Tensor, layer.module.weight)
+    report.add(layer.name, types.of_layer(layer), weight.numel())
+    report.convolutions += isinstance(layer.module, nn.Conv2d)
 
 
-def _packed(
+def put(model: nn.Module, layer: Found | FoundExperts, packed: nn.Module) -> None:
+    """Put ``packed`` into the place of ``layer``."""
+    if isinstance(packed, PackedModule):
+        packed._parameters["bias"] = layer.module._parameters["bias"]  # optimizers hold it
+    replace(model, layer.names, layer.module, packed)
+
+
+def packed_layer(
     layer: Found | FoundExperts,
     types: LayerTypes,
     method: str,
     activation_type: str | None,
-    made: Calibrated | None,
+    made: Calibrated | None = None,
 ) -> nn.Module:
     """What takes the place of a layer, of weights that have been ``made`` or are now."""
     module = layer.module

@@ -53,6 +53,7 @@ class Conversion:
         stacks: of ``packed``, stack of experts -> how many matrices it has.
         convolutions: how many of ``packed`` are such, not linear layers.
         errors: of calibrated layers, by name.
+        done: what was done to what is ``packed``, if something else: "prepared" for training.
     """
 
     packed: dict[str, str] = field(default_factory=dict)
@@ -61,6 +62,7 @@ class Conversion:
     stacks: dict[str, int] = field(default_factory=dict)
     convolutions: int = 0
     errors: dict[str, OutputErrors] = field(default_factory=dict)
+    done: str = "packed"
 
     def add(self, name: str, ttype: TType | str, weights: int, experts: int = 0) -> None:
         """Note a packed module, or a stack of so many ``experts``."""
@@ -90,7 +92,7 @@ class Conversion:
         count = len(self.packed) - len(self.stacks) - self.convolutions
         convolutions = f", {self.convolutions} convolutions" if self.convolutions else ""
         what = f"{count} linear layers{convolutions}{experts}"
-        lines = [f"packed {what}, {_count(self.weights)} weights"]
+        lines = [f"{self.done} {what}, {_count(self.weights)} weights"]
         lines += [f"  {text}: {_listed(names)}" for text, names in types.items()]
         if reasons:
             weights = sum(left.weights for left in self.left.values())
@@ -110,7 +112,7 @@ class Conversion:
         weights of a model that has them."""
         _log.info("%s", self)
         if not self.packed:
-            _log.warning("no linear layer was packed\n%s", self)
+            _log.warning("no linear layer was %s\n%s", self.done, self)
         if self.experts:
             _log.warning("%s", self.expert_warning())
 

@@ -38,6 +38,8 @@ _HARMLESS = frozenset({
     "__annotations_cache__", "__firstlineno__", "__static_attributes__", "__parameters__",
     "__constants__", "__dict__", "__weakref__", "extra_repr", "reset_parameters",
 })  # fmt: skip
+#: The attribute of layers that :mod:`ladder.qat` has prepared.
+PREPARED = "_ladder_qat"
 #: Hooks that see a state_dict, whose ``weight`` a packed layer does not have.
 STATE_HOOKS = (
     "_state_dict_hooks", "_state_dict_pre_hooks", "_load_state_dict_pre_hooks",

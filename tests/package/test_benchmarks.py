@@ -110,6 +110,11 @@ def test_types_for_a_budget_of_bits_stand_beside_one_type_for_all():
     check_report("type_quality.py", [*arguments, "--windows", "1", "--threads", "1"], "| mixture: ")
 
 
+def test_trained_weights_stand_beside_rounded_and_calibrated_ones():
+    arguments = ["--trained", "1", "--calibration", "1", "--types", "uint2", "--groups", "128"]
+    check_report("type_quality.py", [*arguments, "--windows", "1", "--threads", "1"], "| `uint2,")
+
+
 def test_peers_are_shown_with_their_means_and_who_is_ahead(tmp_path):
     times = {"ladder": 8.0, "cuBLAS": 4.0, "Marlin": 16.0}
     lines = ["n,k,m,kernel,us", *(f"4096,4096,{m},{name},{us}" for m in (1, 64)

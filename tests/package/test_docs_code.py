@@ -82,6 +82,7 @@ DOCUMENTS = {
     "docs/new-type.md": nothing,
     "docs/programs.md": nothing,
     "docs/serving.md": nothing,
+    "docs/training.md": calibrated_models,
     "docs/transformers.md": example_models,
 }
 

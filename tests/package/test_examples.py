@@ -23,6 +23,7 @@ EXAMPLES = {
     "generate.py": ([], "merged 40 layers into 16"),
     "lora.py": ([], "step 7"),
     "own_format.py": ([], "lloyd3,group=64"),
+    "qat.py": ([], "trained "),
     "quantize_linear.py": ([], "ternary,group=64"),
 }
 

@@ -21,6 +21,7 @@ PYTHON = (
         "cuda",
         "program",
         "nn",
+        "qat",
         "evaluate",
     ),
     *("checkpoints", "integrations", "cli"),

@@ -9,7 +9,7 @@ from typing import Any
 from torch import nn
 
 from ladder.errors import InvalidArgument
-from ladder.nn.arguments import check_integers, check_model
+from ladder.nn.arguments import check_integers
 from ladder.nn.calibration.calls import at_rest, calls_of
 from ladder.nn.calibration.hessians import Layer
 from ladder.nn.layer_types import LayerTypes, check_bits, completed
@@ -28,6 +28,7 @@ from ladder.nn.mixed_precision.units import Unit, units_of
 from ladder.nn.report import Progress
 from ladder.nn.select import survey
 from ladder.nn.select_conv import convolutions as convolutions_of
+from ladder.nn.targets import check_dense
 from ladder.quantization import METHODS
 from ladder.types import TType
 
@@ -88,7 +89,7 @@ def choose_types(
             is left for a layer, naming it; outputs that are not finite; a model that cannot be
             called with a batch; or an argument out of range. ``model`` is what it was.
     """
-    check_model(model)
+    check_dense(model)
     layers: list[Layer] = [*(found := survey(model, skip)).found, *found.experts]
     candidates = candidates_of(types, group_size, symmetric)
     if convolutions:

@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What of a model in memory is to be quantised, to which types, and what is left and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from torch import nn
+
+from ladder.errors import InvalidArgument, Unsupported
+from ladder.nn.arguments import check_model
+from ladder.nn.layer_types import LayerTypes, every_name, layer_types
+from ladder.nn.mixtures import FoundExperts
+from ladder.nn.select import (
+    PREPARED,
+    Found,
+    Left,
+    dense_weight,
+    entries_of,
+    is_linear,
+    survey,
+)
+from ladder.nn.select_conv import convolutions as convolutions_of
+from ladder.ops import activations
+from ladder.types import TType
+
+
+@dataclass(frozen=True)
+class Targets:
+    """Linear layers, then experts, then convolutions to be quantised, their types, and the rest."""
+
+    layers: list[Found | FoundExperts]
+    types: LayerTypes
+    left: dict[str, Left]
+
+
+def targets(
+    model: nn.Module,
+    weight_type: str | TType,
+    group_size: int | None,
+    symmetric: bool | None,
+    *,
+    types: Mapping[str, str | TType] | None,
+    skip: Iterable[str] | None,
+    activation_type: str | None,
+    convolutions: bool,
+) -> Targets:
+    """What :func:`ladder.convert` replaces when it is given these arguments, which may raise as it
+    says. Changes nothing."""
+    check_dense(model)
+    if is_linear(model):
+        raise InvalidArgument("model is a linear layer itself: use ladder.Linear.from_linear")
+    if convolutions and isinstance(model, nn.Conv2d):
+        raise InvalidArgument("model is a convolution itself: use ladder.Conv2d.from_float")
+    chosen = layer_types(weight_type, group_size, symmetric, types)
+    skip = None if skip is None else entries_of("skip", skip)
+    found = survey(model, skip)
+    layers: list[Found | FoundExperts] = [*found.found, *found.experts]
+    left = found.left
+    if convolutions:
+        packed, dense = convolutions_of(model, skip, chosen)
+        for conv in packed:
+            left.pop(f"{conv.name}.weight", None)
+        left.update(dense)
+        layers.extend(packed)
+    chosen.check_named(every_name(layers), left)
+    for layer in layers:
+        if why := _activation_objection(layer, chosen, activation_type):
+            raise Unsupported(f"{layer.name}: {why}")
+    return Targets(layers, chosen, left)
+
+
+def check_dense(model: nn.Module) -> None:
+    """Raise InvalidArgument unless ``model`` is a module, none of whose layers is being trained by
+    :mod:`ladder.qat`."""
+    check_model(model)
+    for name, module in model.named_modules():
+        if PREPARED in vars(module):
+            raise InvalidArgument(
+                f'layer "{name}" is prepared for training: ladder.qat.convert packs what '
+                "ladder.qat.prepare has prepared, and ladder.qat.restore makes it dense"
+            )
+
+
+def _activation_objection(
+    layer: Found | FoundExperts, types: LayerTypes, activation_type: str | None
+) -> str:
+    """Why the layer's weights, of their ``types``, take no such activations; "" when they do."""
+    device = next(layer.module.parameters()).device.type
+    if isinstance(layer, FoundExperts):
+        sizes = zip(types.of_stacks(layer), layer.layout.shape[1:], strict=True)
+    elif isinstance(layer.module, nn.Conv2d):
+        return ""
+    else:
+        sizes = zip((types.of_layer(layer),), dense_weight(layer.module).shape[1:], strict=True)
+    every = (activations.objection(activation_type, ttype, k, device) for ttype, k in sizes)
+    return next((why for why in every if why), "")

@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Quantisation-aware training (QAT): weights are trained while products see them rounded to their
+tType, so that they learn to do with its values.
+
+    ladder.qat.prepare(model, "uint2", group_size=64)
+    ...                                 # train as any model
+    ladder.qat.convert(model)           # ladder.Linear: the values that the model was trained with
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import cast
+
+from torch import Tensor, nn
+
+from ladder.errors import InvalidArgument
+from ladder.nn.arguments import check_model
+from ladder.nn.convert import note, packed_layer, put
+from ladder.nn.dense_experts import DOWN, STACKS
+from ladder.nn.layer_types import LayerTypes, check_bits
+from ladder.nn.mixtures import FoundExperts
+from ladder.nn.report import Conversion
+from ladder.nn.select import PREPARED, Found, Left, dense_weight, survey
+from ladder.nn.select_conv import matrix_of
+from ladder.nn.targets import targets
+from ladder.qat.layers import Settings, dense_class, is_prepared, prepared_class, set_class
+from ladder.quantization import METHODS, quantize, weights_of
+from ladder.types import TType
+
+__all__ = ["convert", "prepare", "restore"]
+
+
+def prepare(
+    model: nn.Module,
+    weight_type: str | TType = "uint4",
+    group_size: int | None = None,
+    symmetric: bool | None = None,
+    *,
+    types: Mapping[str, str | TType] | None = None,
+    skip: Iterable[str] | None = None,
+    method: str = "search",
+    activation_type: str | None = None,
+    convolutions: bool = False,
+) -> Conversion:
+    """Have products of ``model`` see weights as :func:`ladder.convert` with these arguments would
+    leave them, in place.
+
+    Parameters stay what and where they are, in their dtype, with their names: optimizers hold
+    them, and ``state_dict`` and ``save_pretrained`` give a dense model, which has not been rounded.
+    In each call a weight is quantised and decoded, and its gradient is that of its rounded value
+    (the straight-through estimator). Scales and zero points follow the weights; they are not
+    parameters.
+
+    Args:
+        activation_type: layers are to have, :attr:`ladder.Linear.activation_type`: x of linear
+            layers is rounded, too, as on its device, with the gradient of what it was. Of experts
+            it is not, before they are packed.
+        weight_type, group_size, symmetric, types, skip, method, convolutions: as
+            :func:`ladder.convert`.
+    Returns:
+        Which layers are prepared, and which are left and why.
+    Raises:
+        InvalidArgument, Unsupported: as :func:`ladder.convert`, and for types of more than 8 bits;
+            ``model`` is what it was.
+    """
+    if method not in METHODS:
+        raise InvalidArgument(f'method is "{method}", not one of {", ".join(METHODS)}')
+    found = targets(
+        model,
+        weight_type,
+        group_size,
+        symmetric,
+        types=types,
+        skip=skip,
+        activation_type=activation_type,
+        convolutions=convolutions,
+    )
+    check_bits(found.types, "training takes")
+    report = Conversion(left=found.left, done="prepared")
+    made = []
+    for layer in found.layers:
+        made.append(_settings(layer, found.types, method, activation_type))
+        _try(layer, made[-1])
+    for layer, settings in zip(found.layers, made, strict=True):
+        note(layer, found.types, report)
+        layer.module.__dict__[PREPARED] = settings
+        set_class(layer.module, prepared_class(layer.module))
+    report.log()
+    return report
+
+
+def convert(model: nn.Module) -> Conversion:
+    """Replace each layer that :func:`prepare` has prepared by the packed one that it was trained
+    to become, in place: :class:`ladder.Linear`, :class:`ladder.Experts`, :class:`ladder.Conv2d`,
+    with the values that its products saw last.
+
+    Returns:
+        What was packed; layers that were not prepared are left.
+    Raises:
+        InvalidArgument: no layer is prepared; or weights are sharded over processes (FSDP), which
+            is said before anything is replaced; or a weight cannot be quantised, naming its module.
+            Modules before it have been replaced, it and those after it are prepared as before.
+    """
+    report = Conversion()
+    for layer, settings in _prepared(model):
+        types = LayerTypes(settings.types[0])
+        if isinstance(layer, FoundExperts):
+            types = LayerTypes(types.usual, {f"{layer.name}.{STACKS[DOWN]}": settings.types[1]})
+        with weights_of(layer.name):
+            packed = packed_layer(layer, types, settings.method, settings.activation_type)
+        note(layer, types, report)
+        put(model, layer, packed)
+    report.left = _left(model)
+    report.log()
+    return report
+
+
+def restore(model: nn.Module) -> None:
+    """Make all layers that :func:`prepare` has prepared dense again, with their weights as they
+    are, which have not been rounded.
+
+    Raises:
+        InvalidArgument: no layer is prepared, or weights are sharded over processes.
+    """
+    for layer, _ in _prepared(model):
+        module = model.get_submodule(layer.name)
+        set_class(module, dense_class(module))
+        del module.__dict__[PREPARED]
+
+
+def _settings(
+    layer: Found | FoundExperts, types: LayerTypes, method: str, activation_type: str | None
+) -> Settings:
+    if isinstance(layer, FoundExperts):
+        both = types.of_stacks(layer)
+        return Settings(
+            layer.name, both, method, layout=layer.layout, activation_type=activation_type
+        )
+    own = (types.of_layer(layer),)
+    if isinstance(layer.module, nn.Conv2d):
+        return Settings(layer.name, own, method)
+    return Settings(layer.name, own, method, activation_type)
+
+
+def _try(layer: Found | FoundExperts, settings: Settings) -> None:
+    """Quantise each weight once, for what :func:`ladder.quantize` refuses or warns of."""
+    module, layout = layer.module, settings.layout
+    for name, ttype in zip(STACKS if layout else ("weight",), settings.types, strict=True):
+        dense = cast(Tensor, module._parameters[name]).detach()
+        every = dense.unbind() if layout else (matrix_of(module, dense),)
+        for number, each in enumerate(every):
+            whose = f"{layer.name}.{STACKS[name]}: expert {number}" if layout else layer.name
+            with weights_of(whose):
+                matrix = layout.rows(name, each) if layout else each
+                quantize(matrix, ttype, method=settings.method)
+
+
+def _prepared(model: nn.Module) -> list[tuple[Found | FoundExperts, Settings]]:
+    """All prepared layers, as dense modules that share parameters and hooks with them."""
+    check_model(model)
+    names: dict[int, list[str]] = {}
+    modules: dict[int, nn.Module] = {}
+    for name, module in model.named_modules(remove_duplicate=False):
+        if is_prepared(module):
+            names.setdefault(id(module), []).append(name)
+            modules[id(module)] = module
+    if not modules:
+        raise InvalidArgument("no layer of the model is prepared: use ladder.qat.prepare first")
+    found: list[tuple[Found | FoundExperts, Settings]] = []
+    for key, module in modules.items():
+        settings = cast(Settings, module.__dict__[PREPARED])
+        for name, parameter in module._parameters.items():
+            if parameter is not None and type(parameter) is not nn.Parameter:
+                raise InvalidArgument(
+                    f"{settings.name}: its {name} is a {type(parameter).__name__}: gather the "
+                    "weights of all processes in a dense model (get_model_state_dict), and "
+                    "quantise that, or its folder, as this model was prepared"
+                )
+        dense = object.__new__(dense_class(module))
+        dense.__dict__ = {name: each for name, each in vars(module).items() if name != PREPARED}
+        if settings.layout is None:
+            found.append((Found(tuple(names[key]), dense), settings))
+        else:
+            found.append((FoundExperts(tuple(names[key]), dense, settings.layout), settings))
+    return found
+
+
+def _left(model: nn.Module) -> dict[str, Left]:
+    """What stays dense of a model whose prepared layers are packed."""
+    rest = survey(model, ())
+    why = "ladder.qat.prepare had left it"
+    more = {each.name: Left(why, dense_weight(each.module).numel()) for each in rest.found}
+    for mixture in rest.experts:
+        for name, weights in mixture.stacks().values():
+            more[name] = Left(why, weights, mixture.layout.shape[0])
+    return {**rest.left, **more}

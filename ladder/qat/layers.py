@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Layers whose products see the weight as quantising would leave it. Such a layer is the module
+that it was, of a class that is made of its own: its parameters, their names, its hooks and its
+place in the model stay."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from ladder.errors import InvalidArgument
+from ladder.nn.dense_experts import DOWN, GATE_UP, Layout
+from ladder.nn.select import PREPARED, is_conv1d, is_linear
+from ladder.nn.select_conv import filter_rows
+from ladder.ops import rounded
+from ladder.qat.rounding import rounded_weight, straight_through
+from ladder.types import TType
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a prepared layer becomes, which it has as an attribute named ``PREPARED``.
+
+    Attributes:
+        name: of the layer in its model, for errors.
+        types: of its weight; of experts, of gate and up together and of down.
+        method: as :func:`ladder.quantize`.
+        activation_type: as :attr:`ladder.Linear.activation_type`.
+        layout: of experts.
+    """
+
+    name: str
+    types: tuple[TType, ...]
+    method: str
+    activation_type: str | None = None
+    layout: Layout | None = None
+
+    def rounded(self, weight: Tensor, which: int = 0) -> Tensor:
+        """[N, K] as it is when it is packed."""
+        try:
+            return rounded_weight(weight, self.types[which], self.method)
+        except InvalidArgument as error:
+            raise InvalidArgument(f"{self.name}: {error}") from None
+
+
+class _Prepared:
+    """Base of all classes of prepared layers. Pickles and copies of an instance make its class
+    anew."""
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        return _empty, (dense_class(cast(nn.Module, self)),), self.__dict__
+
+    def _settings(self) -> Settings:
+        found: Settings = self.__dict__[PREPARED]
+        return found
+
+    def extra_repr(self) -> str:
+        settings = self._settings()
+        ttypes = " and ".join(dict.fromkeys(map(str, settings.types)))
+        own: str = super().extra_repr()  # type: ignore[misc]
+        return f"{own}, trained for {ttypes}".removeprefix(", ")
+
+
+class _Linear(_Prepared):
+    def forward(self, input: Tensor) -> Tensor:
+        module, settings = cast(nn.Linear, self), self._settings()
+        transposed = is_conv1d(module)
+        weight = settings.rounded(module.weight.T if transposed else module.weight)
+        if settings.activation_type is not None:
+            seen = rounded(input, str(settings.types[0]), settings.activation_type)
+            input = seen.to(input.dtype)
+        return functional.linear(input, weight, module.bias)
+
+
+class _Conv2d(_Prepared):
+    def forward(self, input: Tensor) -> Tensor:
+        module = cast(nn.Conv2d, self)
+        weight = module.weight
+        f, c, y, x = weight.shape
+        values = self._settings().rounded(filter_rows(weight))
+        values = values.view(f, y, x, c).permute(0, 3, 1, 2)
+        return module._conv_forward(input, values, module.bias)
+
+
+def _stack(name: str, which: int) -> property:
+    """Parameter ``name`` of experts, each expert rounded, as their own forward reads it."""
+
+    def read(module: Any) -> Tensor:
+        dense: Tensor = module._parameters[name]
+        settings: Settings = module.__dict__[PREPARED]
+        layout = cast(Layout, settings.layout)
+        values = torch.stack(
+            [settings.rounded(layout.rows(name, each), which) for each in dense.detach().unbind()]
+        )
+        return straight_through(dense, layout.as_dense(name, values))
+
+    return property(read)
+
+
+class _Experts(_Prepared):
+    locals()[GATE_UP], locals()[DOWN] = _stack(GATE_UP, 0), _stack(DOWN, 1)
+
+
+@functools.cache
+def _class_of(kind: Any, mixin: Any) -> Any:
+    fields = {
+        "__module__": __name__,
+        "__doc__": f"{kind.__name__}, trained for a tType.",
+        "_dense_class": kind,
+    }
+    return type(f"Trained{kind.__name__}", (mixin, kind), fields)
+
+
+def prepared_class(module: nn.Module) -> type[nn.Module]:
+    """The class of ``module`` once it is prepared."""
+    kind: Any = type(module)
+    mixin: Any = _Linear if is_linear(module) else _Experts
+    if isinstance(module, nn.Conv2d):
+        mixin = _Conv2d
+    made: type[nn.Module] = _class_of(kind, mixin)
+    return made
+
+
+def dense_class(module: nn.Module) -> type[nn.Module]:
+    """The class that a prepared module had before."""
+    return cast("type[nn.Module]", cast(Any, module)._dense_class)
+
+
+def _empty(kind: type[nn.Module]) -> nn.Module:
+    """A prepared module of a dense class ``kind``, for a copy to fill."""
+    return object.__new__(prepared_class(object.__new__(kind)))
+
+
+def is_prepared(module: nn.Module) -> bool:
+    """Whether ``module`` is a prepared layer."""
+    return isinstance(module, _Prepared)
+
+
+def set_class(module: nn.Module, kind: type[nn.Module]) -> None:
+    """Make ``module`` one of class ``kind``; accelerate's hook, which holds a forward, anew."""
+    hook: Any = getattr(module, "_hf_hook", None)
+    if hook is not None:
+        from accelerate.hooks import remove_hook_from_module
+
+        remove_hook_from_module(module)
+        module.__dict__.pop("forward", None)
+    module.__class__ = kind
+    if hook is not None:
+        from accelerate.hooks import add_hook_to_module
+
+        add_hook_to_module(module, hook)
