@@ -14,11 +14,13 @@ from ladder.checkpoints import diffusion
 from ladder.errors import InvalidArgument
 from ladder.nn.calibration import Calibrated, calibrated
 from ladder.nn.calibration.hessians import Layer
+from ladder.nn.convert import give_own_weights
 from ladder.nn.dense_experts import has_stacks, layout_of
 from ladder.nn.layer_types import LayerTypes
 from ladder.nn.mixed_precision import choose
 from ladder.nn.mixed_precision.chosen import ChosenTypes
 from ladder.nn.mixtures import FoundExperts
+from ladder.nn.outputs import heads
 from ladder.nn.report import Progress
 from ladder.nn.select import Found, dense_weight, is_linear
 from ladder.types import TType
@@ -116,6 +118,7 @@ class Calibration:
                 :func:`ladder.nn.calibration.calibrated`.
         """
         layers = list(self._layers(wanted))
+        give_own_weights(self.model, layers, heads(self.model))
         return calibrated(self.model, layers, types, self.batches, method=method, progress=progress)
 
     def _layers(self, wanted: Mapping[str, tuple[int, ...]]) -> Iterable[Layer]:

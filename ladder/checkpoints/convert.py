@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import Any
 from ladder.checkpoints import diffusion
 from ladder.checkpoints.again import convert_again
 from ladder.checkpoints.calibrated import Budget, Calibration, check_no_pipeline
-from ladder.checkpoints.folder import QUANT_METHOD, StoredConfig
+from ladder.checkpoints.folder import QUANT_METHOD, StoredConfig, without_ties
 from ladder.checkpoints.hqq_files import written_by_hqq
 from ladder.checkpoints.mixtures import PlannedExperts
 from ladder.checkpoints.mlx_config import settings_of
@@ -59,6 +59,7 @@ def convert(
     activation_type: str | None = None,
     skip: Iterable[str] | None = None,
     convolutions: bool = False,
+    head: bool = False,
     parts: Iterable[str] | None = None,
     again: bool = False,
     calibration: Calibration | None = None,
@@ -86,6 +87,8 @@ def convert(
         skip: modules to leave as they are, as :func:`ladder.convert`, by their names in the model
             or in the files; each must name one.
         convolutions: quantise ``nn.Conv2d``, too, those that :func:`ladder.convert` packs.
+        head: quantise the output embedding, too, as :func:`ladder.convert` does: of a folder whose
+            configuration ties it to the input embedding, which is copied, that says so no more.
         parts: models of a pipeline, by their folders; by default its ``transformer`` or ``unet``.
             All others are copied. ``skip`` and ``types`` may have "part.module" for a module of one
             of them.
@@ -105,6 +108,11 @@ def convert(
         Unsupported: ``activation_type`` does not take a layer's weight; or transformers or
             diffusers, which knows the model's linear layers, is not installed.
     """
+    if head and again:
+        raise InvalidArgument(
+            "head is for a folder that is not quantised; of a ladder folder ladder.convert packs "
+            "the output embedding of the loaded model"
+        )
     if method not in METHODS:
         raise InvalidArgument(f'method is "{method}", not one of {", ".join(METHODS)}')
     budget = None
@@ -125,7 +133,7 @@ def convert(
     require_folder(folder, or_pipeline=True)
     check_apart(folder, destination)
     check_destination(destination, force=force)
-    how = _How(method, activation_type, convolutions, again, calibration, budget, progress)
+    how = _How(method, activation_type, convolutions, head, again, calibration, budget, progress)
     of_pipeline = diffusion.is_pipeline(folder)
     if calibration is not None:
         check_no_pipeline(folder)
@@ -152,6 +160,7 @@ class _How:
     method: str
     activation_type: str | None
     convolutions: bool
+    head: bool
     again: bool
     calibration: Calibration | None
     budget: Budget | None
@@ -202,16 +211,18 @@ def _convert(
     if written_by_hqq(folder):
         raise CheckpointError(f"{folder} is quantised already, by hqq: `ladder repack` reads it")
     shards = open_shards(folder)
-    plan = plan_folder(folder, shards, skip, types, how.convolutions)
+    plan = plan_folder(folder, shards, skip, types, how.convolutions, how.head)
     made, chosen = None, None
     if how.budget is not None and how.calibration is not None:
         chosen = how.calibration.choose(
             plan.wanted(), how.budget, how.method, activation_type, how.progress
         )
         types = LayerTypes(types.usual, chosen)
-        plan = plan_folder(folder, shards, skip, types, how.convolutions)
+        plan = plan_folder(folder, shards, skip, types, how.convolutions, how.head)
     plan.check_activations(activation_type)
     conversion, plans, filters = plan.conversion, plan.modules, plan.filters
+    made_of = {each.source: name for name, each in plans.items()}
+    copied = {each.source for name, each in plans.items() if each.source != f"{name}.weight"}
     if how.calibration is not None:
         in_model = LayerTypes(types.usual, plan.types_in_model())
         made = how.calibration.run(plan.wanted(), in_model, how.method, how.progress)
@@ -230,7 +241,7 @@ def _convert(
         modules=len(conversion.packed),
         files_carried=len(files),
         bytes_before=shards.nbytes,
-        tensors_carried=len(shards.home) - len(plans) - len(merged),
+        tensors_carried=len(shards.home) - len(plans) - len(merged) + len(copied),
         conversion=conversion,
         chosen=chosen,
     )
@@ -243,11 +254,11 @@ def _convert(
     report.shards, report.bytes_after = write_model(
         folder,
         destination,
-        _described(shards, plans, merged),
-        partial(_fill, how, shards, plans, merged, made, report),
+        _described(shards, plans, made_of, copied, merged),
+        partial(_fill, how, shards, plans, made_of, copied, merged, made, report),
         files=files,
         force=force,
-        **diffusion.config_and_stem(stored, config),
+        **diffusion.config_and_stem(stored, without_ties(config) if plan.untied else config),
     )
     report.seconds = time.perf_counter() - start
     conversion.log()
@@ -255,20 +266,28 @@ def _convert(
 
 
 def _described(
-    shards: ShardSet, plans: dict[str, Planned], merged: _Merged
+    shards: ShardSet,
+    plans: dict[str, Planned],
+    made_of: Mapping[str, str],
+    copied: Set[str],
+    merged: _Merged,
 ) -> list[dict[str, Described]]:
-    """The tensors of each shard; shards follow the source's."""
+    """The tensors of each shard; shards follow the source's.
+
+    Args:
+        made_of: packed modules, by the tensors that they are made of.
+        copied: of these tensors those that are the embedding's, too.
+    """
     described: list[dict[str, Described]] = [{} for _ in shards.shards]
     for name, home in shards.home.items():
-        module = name.removesuffix(".weight")
-        if name.endswith(".weight") and module in plans:
+        if (module := made_of.get(name)) is not None:
             parts = plans[module].tensors.items()
             described[home] |= {f"{module}.{part}": what for part, what in parts}
-        elif name in merged:
+        if name in merged:
             experts, parameter = merged[name]
             if name == experts.sources[parameter].names[0]:  # stands for all of them
                 described[home] |= experts.described(parameter)
-        else:
+        elif module is None or name in copied:
             entry = shards.entry(name)
             described[home][name] = (entry.dtype, entry.shape)
     return described
@@ -278,6 +297,8 @@ def _fill(
     how: _How,
     shards: ShardSet,
     plans: dict[str, Planned],
+    made_of: Mapping[str, str],
+    copied: Set[str],
     merged: _Merged,
     made: Calibrated | None,
     report: Report,
@@ -286,7 +307,6 @@ def _fill(
 ) -> None:
     progress = how.progress if made is None else None  # calibration has told it
     for name in (name for name, home in shards.home.items() if home == index):
-        module = name.removesuffix(".weight")
         if name in merged:
             experts, parameter = merged[name]
             if name != experts.sources[parameter].names[0]:
@@ -304,18 +324,21 @@ def _fill(
                     called = f"{experts.name}.{STACKS[parameter]}"
                     progress(called, report.done, report.modules)
             continue
-        if not name.endswith(".weight") or module not in plans:
+        module = made_of.get(name)
+        if module is None or name in copied:
             file.copy(shards, name)
+        if module is None:
             continue
-        plan = plans[module]
+        planned = plans[module]
         if made is not None:
-            weight = made.weights[plan.name].to("cpu")
+            weight = made.weights[planned.name].to("cpu")
         else:
             dense = shards.read([name])[name]
             with weights_of(name):
-                weight = quantize(matrix_of(plan.module, dense), plan.type, method=how.method)
+                matrix = matrix_of(planned.module, dense)
+                weight = quantize(matrix, planned.type, method=how.method)
         for part, tensor in weight.tensors().items():
             file.write(f"{module}.{part}", tensor)
-        report.row_of(plan.type).add(plan.n, plan.k, weight.nbytes)
+        report.row_of(planned.type).add(planned.n, planned.k, weight.nbytes)
         if progress is not None:
             progress(module, report.done, report.modules)

@@ -234,6 +234,15 @@ def parts_of(config: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
             yield from parts_of(value)
 
 
+def without_ties(config: Mapping[str, Any]) -> dict[str, Any]:
+    """``config`` of a model whose output embedding is a layer of its own. transformers takes the
+    word of either level, and ties where neither has one, in some models."""
+    said: dict[str, Any] = {**config, "tie_word_embeddings": False}
+    if isinstance(text := said.get("text_config"), dict):
+        said["text_config"] = {**text, "tie_word_embeddings": False}
+    return said
+
+
 def _fail(key: str, value: object, why: str) -> NoReturn:
     raise CheckpointError(f"quantization_config.{key} is {value!r}, {why}")
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from torch import nn
 
 from ladder.checkpoints.mixtures import PlannedExperts, plan_experts
-from ladder.checkpoints.model import meta_model, renamer
+from ladder.checkpoints.model import file_names, meta_model, renamer
 from ladder.checkpoints.model_files import Described, describe_tensors
 from ladder.checkpoints.shards import ShardSet
 from ladder.errors import CheckpointError, Unsupported
@@ -21,6 +21,7 @@ from ladder.nn.report import Conversion
 from ladder.nn.select import Found, Left, covers, dense_weight, packable, survey
 from ladder.nn.select_conv import convolutions as convolutions_of
 from ladder.nn.select_conv import matrix_of
+from ladder.nn.targets import heads_of
 from ladder.ops import activations
 from ladder.types import TType
 
@@ -29,7 +30,8 @@ _FLOATS = ("F16", "BF16", "F32", "F64")
 
 @dataclass(frozen=True)
 class Planned:
-    """A linear layer or convolution by its name in the files."""
+    """A linear layer or convolution by its name in the files, which is that of a tensor of theirs
+    but for an output embedding that was tied to another module."""
 
     name: str  #: in the model
     type: TType
@@ -37,6 +39,7 @@ class Planned:
     k: int
     module: nn.Linear | nn.Conv2d  #: or a Conv1D of transformers; on the meta device
     tensors: dict[str, Described]  #: part -> dtype, shape
+    source: str  #: the tensor of the files that it is made of
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,7 @@ class FolderPlan:
     modules: dict[str, Planned]
     experts: list[PlannedExperts]
     dense: list[str]
+    untied: frozenset[str]  #: output embeddings that are packed, by their names in the model
 
     @property
     def filters(self) -> dict[str, tuple[int, ...]]:
@@ -99,6 +103,7 @@ def plan_folder(
     skip: tuple[str, ...] | None,
     types: LayerTypes,
     convolutions: bool,
+    head: bool,
 ) -> FolderPlan:
     """What is to be packed and what is left.
 
@@ -118,7 +123,9 @@ def plan_folder(
         if name.endswith(".weight") and name not in of_experts
     } | {name: plan.name for name, plan in possible.items()}
     given = None if skip is None else _in_model(skip, stored, model)
-    layers = survey(model, given, loaded=False)
+    heads = heads_of(model) if head else set()
+    tied = _tied_heads(model, heads, stored)
+    layers = survey(model, given, loaded=False, untied=heads)
     conversion, plans, experts = Conversion(left=dict(layers.left)), {}, []
     names: list[str] = []  # of what is packed
     found = layers.found
@@ -131,11 +138,14 @@ def plan_folder(
     for layer in found:
         weight = dense_weight(layer.module)
         home = next((stored[name] for name in layer.names if name in stored), None)
+        source = f"{home}.weight"
+        if home is None and (own := next((n for n in layer.names if n in tied), None)):
+            home, source = file_names(model)(own), tied[own]
         if home is None:
             conversion.left[layer.name] = Left("the files have no weight of it", weight.numel())
             continue
         ttype = types.of_layer(layer, also=home)
-        plans[home] = _planned(shards, home, layer, ttype)
+        plans[home] = _planned(shards, source, layer, ttype)
         names += names_of(layer, also=home)
         conversion.add(home, ttype, weight.numel())
         conversion.convolutions += isinstance(layer.module, nn.Conv2d)
@@ -159,7 +169,25 @@ def plan_folder(
     dense = [stored.get(name, name) for name in every if stored.get(name) not in packed]
     if not packed:
         raise CheckpointError(f"{folder}: no linear layer is left to convert\n{conversion}")
-    return FolderPlan(conversion, plans, experts, dense)
+    untied = heads.intersection(planned.name for planned in plans.values())
+    return FolderPlan(conversion, plans, experts, dense, frozenset(untied))
+
+
+def _tied_heads(model: Any, heads: set[str], stored: dict[str, str]) -> dict[str, str]:
+    """For each of the ``heads`` of which the files hold no weight, because it is tied to another
+    module, the tensor of that module."""
+    found = {}
+    ties: dict[str, str] = getattr(model, "all_tied_weights_keys", None) or {}
+    for name in heads:
+        other = ties.get(f"{name}.weight", "").removesuffix(".weight")
+        if other and name in stored and other not in stored:
+            raise CheckpointError(
+                f"the files have {stored[name]}.weight and none of {other}, which is tied to it: "
+                "packed alone it would leave the model without"
+            )
+        if name not in stored and other in stored:
+            found[name] = f"{stored[other]}.weight"
+    return found
 
 
 def _check_floats(shards: ShardSet, planned: PlannedExperts) -> None:
@@ -181,9 +209,10 @@ def _in_model(skip: tuple[str, ...], stored: dict[str, str], model: nn.Module) -
     return entries
 
 
-def _planned(shards: ShardSet, stored: str, layer: Found, ttype: TType) -> Planned:
+def _planned(shards: ShardSet, name: str, layer: Found, ttype: TType) -> Planned:
+    """``name``: of its tensor in the files."""
     module = cast(nn.Linear, layer.module)
-    name, weight = f"{stored}.weight", module.weight
+    weight = module.weight
     entry, shape = shards.entry(name), tuple(weight.shape)
     if len(entry.shape) != len(shape) or entry.dtype not in _FLOATS:
         what = "matrix" if len(shape) == 2 else f"tensor of {len(shape)} dimensions"
@@ -194,4 +223,4 @@ def _planned(shards: ShardSet, stored: str, layer: Found, ttype: TType) -> Plann
         raise CheckpointError(f"{name} has shape {list(entry.shape)}, not {list(shape)}")
     n, k = matrix_of(module, weight).shape
     parts = Linear(k, n, False, ttype, device="meta").packed_weight.tensors()
-    return Planned(layer.name, ttype, n, k, module, describe_tensors(parts))
+    return Planned(layer.name, ttype, n, k, module, describe_tensors(parts), name)

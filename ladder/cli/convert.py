@@ -78,6 +78,14 @@ def convert(
     convolutions: Annotated[
         bool, typer.Option("--convolutions", help="Quantise convolutions (nn.Conv2d), too.")
     ] = False,
+    head: Annotated[
+        bool,
+        typer.Option(
+            "--head",
+            help="Quantise the output embedding, too; one that is tied to the input embedding "
+            "becomes a layer of its own.",
+        ),
+    ] = False,
     part: Annotated[
         list[str] | None,
         typer.Option(
@@ -130,6 +138,8 @@ def convert(
         ladder convert models/Llama out --layer-type mlp.down_proj=uint6 --layer-type layers.0=int8
 
         ladder convert models/ResNet out --type int8 --convolutions
+
+        ladder convert models/Llama out --head --layer-type lm_head=uint6
 
         ladder convert models/FLUX out --part transformer --part text_encoder_2
 
@@ -187,6 +197,7 @@ def convert(
             activation_type=activations,
             skip=tuple(skip) if skip else None,
             convolutions=convolutions,
+            head=head,
             parts=tuple(part) if part else None,
             again=again,
             calibration=loaded,

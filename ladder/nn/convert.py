@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, cast
 
 from torch import Tensor, nn
@@ -18,6 +18,7 @@ from ladder.nn.experts import Experts
 from ladder.nn.layer_types import LayerTypes
 from ladder.nn.linear import Linear
 from ladder.nn.mixtures import FoundExperts
+from ladder.nn.outputs import untie
 from ladder.nn.packed import PackedModule
 from ladder.nn.report import Conversion, Progress
 from ladder.nn.select import Found, check_entries, covers, entries_of
@@ -46,6 +47,7 @@ def convert(
     method: str = "search",
     activation_type: str | None = None,
     convolutions: bool = False,
+    head: bool = False,
     calibration: object = None,
     progress: Progress | None = None,
 ) -> Conversion:
@@ -70,6 +72,9 @@ def convert(
         convolutions: replace every ``nn.Conv2d`` by :class:`ladder.Conv2d`, too, whose x come as
             they are whatever the ``activation_type``. Depthwise convolutions stay dense, and those
             with filters so small that packing would not make them smaller.
+        head: quantise the output embedding, too. Where the model ties it to the input embedding it
+            becomes a layer of its own, beside that embedding, which stays dense, and the model's
+            configuration says so (``tie_word_embeddings``).
         skip: names of modules to leave as they are, or one: a whole name, or whole parts of it that
             follow each other ("lm_head", "mlp", "layers.0"). Each but "lm_head" must name one.
             None: the output embedding, as ``get_output_embeddings`` of a model of transformers
@@ -101,9 +106,12 @@ def convert(
         skip=skip,
         activation_type=activation_type,
         convolutions=convolutions,
+        head=head,
     )
     every, chosen, report = found.layers, found.types, Conversion(left=found.left)
     made = None
+    if calibration is not None:
+        give_own_weights(model, every, found.heads)
     if calibration is not None:
         made = calibrated(model, every, chosen, calibration, method=method, progress=progress)
         report.errors = made.errors
@@ -114,8 +122,20 @@ def convert(
         put(model, layer, packed)
         if progress is not None and made is None:
             progress(layer.name, done, len(every))
+    untie(model, found.heads)
     report.log()
     return report
+
+
+def give_own_weights(
+    model: nn.Module, layers: Iterable[Found | FoundExperts], names: Collection[str]
+) -> None:
+    """Copy the weights of those of ``layers`` that have these ``names``, for them to change."""
+    for layer in layers:
+        if not isinstance(layer, FoundExperts) and set(names).intersection(layer.names):
+            weight = cast(Tensor, layer.module.weight)
+            layer.module.weight = nn.Parameter(weight.detach().clone(), weight.requires_grad)
+    untie(model, names)
 
 
 def note(layer: Found | FoundExperts, types: LayerTypes, report: Conversion) -> None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Collection
 from typing import Any
 
 from torch import nn
@@ -29,6 +30,36 @@ def outputs(model: nn.Module) -> set[str]:
         found = {name for name, _ in names if f".{LM_HEAD}." in f".{name}."}
     ties: dict[str, str] = getattr(model, "all_tied_weights_keys", None) or {}
     return found | {key.removesuffix(".weight") for each in ties.items() for key in each}
+
+
+def heads(model: nn.Module) -> set[str]:
+    """All names of the output embeddings of ``model`` and of its parts, as
+    ``get_output_embeddings`` gives them, but those that are the input embedding itself."""
+    found = {id(head) for part in model.modules() if (head := _head(part)) is not None}
+    every = model.named_modules(remove_duplicate=False)
+    return {
+        name for name, each in every if id(each) in found and not isinstance(each, nn.Embedding)
+    }
+
+
+def untie(model: nn.Module, names: Collection[str]) -> None:
+    """Note that the modules ``names``, which may have been tied to others, are so no more: in
+    what transformers knows of ties, and in the configuration, which is saved."""
+    keys = {f"{name}.weight" for name in names}
+    for holder, part in model.named_modules():
+        ties = getattr(part, "all_tied_weights_keys", None)
+        if not isinstance(ties, dict):
+            continue
+        prefix = f"{holder}." if holder else ""
+        left = {key: at for key, at in ties.items() if not keys & {prefix + key, prefix + at}}
+        if left == ties:
+            continue
+        part.all_tied_weights_keys = left
+        config = getattr(part, "config", None)
+        both: tuple[Any, ...] = (config, getattr(config, "text_config", None))
+        for each in both:
+            if getattr(each, "tie_word_embeddings", False):
+                each.tie_word_embeddings = False
 
 
 def kept(model: nn.Module) -> set[str]:

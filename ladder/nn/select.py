@@ -160,6 +160,7 @@ def survey(
     loaded: bool = True,
     option: str = "skip",
     chosen: Collection[str] = (),
+    untied: Collection[str] = (),
 ) -> Survey:
     """Find the linear layers and experts of ``model`` to be packed, and say of all others why not.
 
@@ -168,6 +169,8 @@ def survey(
         loaded: whether weights are there; if not, those on the meta device are packed all the same.
         option: how the caller calls ``skip``.
         chosen: whole names that ``skip`` does not speak of.
+        untied: names of output embeddings that are packed whatever they are tied to, unless
+            ``skip`` has them.
     Raises:
         InvalidArgument: an entry of ``skip`` that is no name or covers no module, and is not
             "lm_head".
@@ -192,10 +195,11 @@ def survey(
         mixture = not linear and has_stacks(module)
         own_names = {*names[key], *(stack_names(names[key]) if mixture else ())}
         why: str | None = None
+        free = bool(own_names & set(untied))
         if not own_names & set(chosen):
             if any(covers(entry, name) for entry in entries for name in names[key]):
                 why = named
-            elif (linear or mixture) and usual.intersection(names[key]):
+            elif (linear or mixture) and not free and usual.intersection(names[key]):
                 why = REASON
             elif linear and in_float32.intersection(names[key]):
                 why = KEPT
@@ -212,7 +216,8 @@ def survey(
                 if full not in left and holders[_identity(parameter)][0] == key:
                     left[full] = _not_linear(module, parameter, why)
             continue
-        reason = _tied(key, module, holders, names, ties) or why or read.get(key)
+        tied = None if free else _tied(key, module, holders, names, ties)
+        reason = tied or why or read.get(key)
         reason = reason or _objection(module, loaded)
         if reason is None and not own_names & set(chosen) and parameters["weight"].shape[0] == 1:
             reason = "it has a single row, of which nothing is saved"

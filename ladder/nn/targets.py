@@ -12,6 +12,7 @@ from ladder.errors import InvalidArgument, Unsupported
 from ladder.nn.arguments import check_model
 from ladder.nn.layer_types import LayerTypes, every_name, layer_types
 from ladder.nn.mixtures import FoundExperts
+from ladder.nn.outputs import heads
 from ladder.nn.select import (
     PREPARED,
     Found,
@@ -33,6 +34,7 @@ class Targets:
     layers: list[Found | FoundExperts]
     types: LayerTypes
     left: dict[str, Left]
+    heads: frozenset[str]  #: of ``layers``, the names of output embeddings that may be tied
 
 
 def targets(
@@ -45,6 +47,7 @@ def targets(
     skip: Iterable[str] | None,
     activation_type: str | None,
     convolutions: bool,
+    head: bool,
 ) -> Targets:
     """What :func:`ladder.convert` replaces when it is given these arguments, which may raise as it
     says. Changes nothing."""
@@ -55,7 +58,8 @@ def targets(
         raise InvalidArgument("model is a convolution itself: use ladder.Conv2d.from_float")
     chosen = layer_types(weight_type, group_size, symmetric, types)
     skip = None if skip is None else entries_of("skip", skip)
-    found = survey(model, skip)
+    untied = heads_of(model) if head else ()
+    found = survey(model, skip, untied=untied)
     layers: list[Found | FoundExperts] = [*found.found, *found.experts]
     left = found.left
     if convolutions:
@@ -68,7 +72,20 @@ def targets(
     for layer in layers:
         if why := _activation_objection(layer, chosen, activation_type):
             raise Unsupported(f"{layer.name}: {why}")
-    return Targets(layers, chosen, left)
+    names = {name for layer in layers for name in layer.names}
+    return Targets(layers, chosen, left, frozenset(names.intersection(untied)))
+
+
+def heads_of(model: nn.Module) -> set[str]:
+    """The names of the output embeddings of ``model``. Raises InvalidArgument where it has none, or
+    says so of none."""
+    found = heads(model)
+    if not found:
+        raise InvalidArgument(
+            "head is given, and the model says of no module that it is an output embedding "
+            "(get_output_embeddings of transformers' models)"
+        )
+    return found
 
 
 def check_dense(model: nn.Module) -> None:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from ladder.errors import InvalidArgument
 from ladder.nn.arguments import check_model
-from ladder.nn.convert import note, packed_layer, put
+from ladder.nn.convert import give_own_weights, note, packed_layer, put
 from ladder.nn.dense_experts import DOWN, STACKS
 from ladder.nn.layer_types import LayerTypes, check_bits
 from ladder.nn.mixtures import FoundExperts
@@ -42,6 +42,7 @@ def prepare(
     method: str = "search",
     activation_type: str | None = None,
     convolutions: bool = False,
+    head: bool = False,
 ) -> Conversion:
     """Have products of ``model`` see weights as :func:`ladder.convert` with these arguments would
     leave them, in place.
@@ -58,6 +59,8 @@ def prepare(
             it is not, before they are packed.
         weight_type, group_size, symmetric, types, skip, method, convolutions: as
             :func:`ladder.convert`.
+        head: as there; an output embedding that is tied to the input embedding is trained as a
+            parameter of its own, which begins as a copy.
     Returns:
         Which layers are prepared, and which are left and why.
     Raises:
@@ -75,6 +78,7 @@ def prepare(
         skip=skip,
         activation_type=activation_type,
         convolutions=convolutions,
+        head=head,
     )
     check_bits(found.types, "training takes")
     report = Conversion(left=found.left, done="prepared")
@@ -82,6 +86,7 @@ def prepare(
     for layer in found.layers:
         made.append(_settings(layer, found.types, method, activation_type))
         _try(layer, made[-1])
+    give_own_weights(model, found.layers, found.heads)
     for layer, settings in zip(found.layers, made, strict=True):
         note(layer, found.types, report)
         layer.module.__dict__[PREPARED] = settings
