@@ -13,8 +13,14 @@ from torch import nn
 
 import ladder
 
-#: Shapes of LLaMA; "8b" has the vocabulary of Mistral, so that the head does not hide the layers.
+#: Shapes of LLaMA; "8b" has the vocabulary of Mistral, so that the head does not hide the layers;
+#: "1b" is LLaMA 3.2's, whose head is tied to the embedding and a fifth of all weights.
 PRESETS = {
+    "1b": {
+        "hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16,
+        "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 64, "vocab_size": 128256,
+        "tie_word_embeddings": True,
+    },
     "8b": {
         "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32,
         "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 32768,
@@ -55,9 +61,10 @@ class Format:
     packed_by_ladder: bool = False
 
 
-def _ladder(type: str) -> Callable[[nn.Module], object]:
+def _ladder(type: str, head: str = "") -> Callable[[nn.Module], object]:
     def pack(model: nn.Module) -> object:
-        return ladder.convert(model, type, method="nearest")
+        of_head = {"head": True, "types": {"lm_head": head}} if head else {}
+        return ladder.convert(model, type, method="nearest", **of_head)
 
     return pack
 
@@ -119,6 +126,12 @@ FORMATS = {
         Format("torchao int4", torch.bfloat16, _torchao),
         Format("GPTQModel", torch.float16, _gptqmodel),
         Format("ladder uint4", torch.float16, _ladder("uint4,zero=midpoint," + _GROUPS), True),
+        Format(
+            "ladder uint4, head uint6",
+            torch.float16,
+            _ladder("uint4,zero=midpoint," + _GROUPS, "uint6,zero=midpoint," + _GROUPS),
+            True,
+        ),
         Format("ladder uint3", torch.float16, _ladder("uint3,zero=midpoint," + _GROUPS), True),
         Format("ladder float6_e3m2", torch.float16, _ladder("float6_e3m2," + _GROUPS), True),
         Format("ladder mxfp4", torch.float16, _ladder("mxfp4"), True),
