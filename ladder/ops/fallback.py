@@ -51,21 +51,38 @@ def _packed_rows(codes: Tensor, bits: int) -> Tensor:
 
 def unpack(qweight: Tensor, k: int, bits: int) -> Tensor:
     """:func:`ladder.ops.unpack` in torch."""
-    n = qweight.shape[0]
+    return _codes(qweight, k, bits).to(torch.uint8)
+
+
+def _codes(qweight: Tensor, k: int, bits: int) -> Tensor:
+    """Codes [n, k] as int32: of weights of billions this is what a GPU's memory is read for."""
+    n, mask = qweight.shape[0], (1 << bits) - 1
+    if 32 % bits == 0:
+        shifts = torch.arange(0, 32, bits, device=qweight.device, dtype=torch.int32)
+        return ((qweight.unsqueeze(-1) >> shifts) & mask).view(n, -1)[:, :k]
     first = torch.arange(k, device=qweight.device) * bits
-    words = torch.nn.functional.pad(qweight, (0, 1)).to(torch.int64) & 0xFFFFFFFF
-    window = words[:, first // 32] | (words[:, first // 32 + 1] << 32)
-    return ((window >> (first % 32)) & ((1 << bits) - 1)).to(torch.uint8).view(n, k)
+    word, shift = first // 32, (first % 32).to(torch.int32)
+    words = torch.nn.functional.pad(qweight, (0, 1))
+    # Shifts to the right repeat the sign: what a code has of the first word is kept, no more.
+    kept = (1 << (32 - shift).clamp(max=bits)) - 1
+    low = (words[:, word] >> shift) & kept
+    return (low | (words[:, word + 1] << 1 << (31 - shift))) & mask
 
 
 def _table(format: Element, device: torch.device) -> Tensor:
     return format.values.to(torch.float32).to(device)
 
 
+def _decoded(format: Element, codes: Tensor, less: float = 0.0) -> Tensor:
+    """The numbers of codes of int32, less a number from which integers differ exactly."""
+    table = _table(format, codes.device) - less
+    return table.index_select(0, codes.reshape(-1)).view(codes.shape)
+
+
 def _metadata(data: Tensor, format: str) -> Tensor:
     if data.dtype != torch.uint8 or element(format).encoding == "unsigned_integer":
         return data.to(torch.float32)
-    return _table(element(format), data.device)[data.long()]
+    return _decoded(element(format), data.to(torch.int32))
 
 
 def dequantize(
@@ -81,25 +98,28 @@ def dequantize(
     ttype = parse(type)
     n, groups = qweight.shape[0], ttype.groups(k)
     if ttype.bits <= 8:
-        values = _table(ttype.element, qweight.device)[unpack(qweight, k, ttype.bits).long()]
+        middle = float(1 << (ttype.bits - 1)) if ttype.zero == "midpoint" else 0.0
+        values = _decoded(ttype.element, _codes(qweight, k, ttype.bits), middle)
     else:
         flat = qweight.contiguous().view(FLOAT_DTYPES[ttype.element.name])
         values = flat[:, :k].to(torch.float32)
-    row = torch.arange(n, device=qweight.device) // (ttype.rows or n)
-    column = (
-        g_idx.long()
-        if g_idx is not None
-        else (torch.arange(k, device=qweight.device) // (ttype.columns or k))
-    )
+    columns = ttype.columns or k
+    whole = g_idx is None and k % columns == 0  # groups of one size, which need no copies
+    if whole:
+        values = values.view(n, groups, columns)
 
     def spread(block: Tensor) -> Tensor:
-        return block[row][:, column]
+        if ttype.rows > 1:
+            block = block.repeat_interleave(ttype.rows, 0)[:n]
+        if whole:
+            return block.unsqueeze(-1)
+        if g_idx is not None:
+            return block.index_select(1, g_idx.long()).expand(n, k)
+        return block.repeat_interleave(columns, 1)[:, :k].expand(n, k)
 
     # The op has checked that what the type stores is there.
     zeros, scales = cast(Tensor, zeros), cast(Tensor, scales)
-    if ttype.zero == "midpoint":
-        values = values - float(1 << (ttype.bits - 1))
-    elif ttype.zero in ("integer", "quantized"):
+    if ttype.zero in ("integer", "quantized"):
         stored = unpack(zeros, groups, ttype.bits) if ttype.zero == "quantized" else zeros
         values = values - spread(stored.to(torch.float32))
     elif ttype.zero == "original":
@@ -108,6 +128,7 @@ def dequantize(
         values = values * spread(_metadata(scales, ttype.scale))
     if ttype.zero == "rescale":
         values = values - spread(zeros.to(torch.float32))
+    values = values.reshape(n, k)
     if scale2 is None:
         return values
     return values * (scale2[:, None] if ttype.scale2_of_rows else scale2)

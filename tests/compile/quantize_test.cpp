@@ -1,17 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The kernels that quantise compile without spills for every type, on the oldest and on the newest
-// architecture that ladder writes for. Needs libnvrtc, no GPU. A run compiles the seventh
-// of them that LADDER_COMPILE_SEED chooses, `make compile-matrix` all.
+// architecture that ladder writes for. Needs libnvrtc, no GPU. A run compiles a part (turns.h).
 #include "codegen/cuda/quantize.h"
 
 #include <gtest/gtest.h>
 
-#include <cstdlib>
-
 #include "../core/types/quantizable.h"
 #include "codegen/cuda/quantize_tensor.h"
 #include "codegen/cuda/toolchain.h"
+#include "turns.h"
 
 namespace ladder {
 namespace {
@@ -36,23 +34,20 @@ void expect_type_without_spills(const std::string& text, const std::string& arch
   expect_no_spills(cuda::tensor_codes_source(type), "codes of " + text, architecture);
 }
 
-/// One in `stride` of types and architectures, `first` the first. Architectures take turns, so a
-/// multiple of three would choose types of one architecture only.
-void expect_types_without_spills(std::size_t first, std::size_t stride) {
-  std::size_t turn = 0;
+/// Architectures take turns, so a multiple of three would choose types of one architecture only.
+void expect_types_without_spills(testing::Turns turns) {
   for (const char* group : {",group=128", ",channel", ",tensor"})
     for (const std::string& type : testing::quantizable(group))
       for (const char* architecture : kArchitectures)
-        if (turn++ % stride == first % stride) expect_type_without_spills(type, architecture);
+        if (turns.next()) expect_type_without_spills(type, architecture);
 }
 
 TEST(QuantizeKernel, compiles_without_spills_for_every_type) {
-  const char* seed = std::getenv("LADDER_COMPILE_SEED");
-  expect_types_without_spills(seed != nullptr ? std::strtoull(seed, nullptr, 10) : 0, 7);
+  expect_types_without_spills(testing::Turns(19));
 }
 
 TEST(DISABLED_WholeQuantizeKernel, compiles_without_spills_for_every_type) {
-  expect_types_without_spills(0, 1);
+  expect_types_without_spills(testing::Turns(1));
 }
 
 TEST(QuantizeKernel, has_helpers_that_compile_without_spills) {

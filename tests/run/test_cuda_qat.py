@@ -16,7 +16,7 @@ pytestmark = [
 TYPES = (
     "uint2,group=64,scale=float16,zero=midpoint", "uint4,group=128,scale=bfloat16,zero=integer",
     "float6_e3m2,group=128,scale=float16", "nf4,group=64,scale=float16", "mxfp4", "nvfp4",
-    "ternary,group=-1,scale=float16",
+    "ternary,channel,scale=float16",
 )  # fmt: skip
 
 
