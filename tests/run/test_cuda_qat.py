@@ -47,8 +47,8 @@ def test_training_and_what_is_packed_agree(activation_type):
     made, dense = model(torch.bfloat16), model(torch.bfloat16)
     x = torch.randn(256, 256, device="cuda", dtype=torch.bfloat16)
     target = dense(x).detach()
-    ladder.qat.prepare(made, "uint3", 64, activation_type=activation_type)
-    optimizer = torch.optim.AdamW(made.parameters(), 1e-3, weight_decay=0)
+    ladder.qat.prepare(made, "uint2", 64, activation_type=activation_type)
+    optimizer = torch.optim.AdamW(made.parameters(), 2e-3, weight_decay=0)
     losses = []
     for _ in range(60):
         loss = (made(x) - target).float().square().mean()
