@@ -18,7 +18,8 @@ process of its own, full CUDA graphs, and a line of its log that says which kern
 that line its cell is an error. A decode step is the time of 136 tokens
 a sequence less that of 8, by 128. ``ladder`` stands for ``ladder:uint4``; what follows the colon
 is a type, with groups of 128 where it has none of its own and ``+`` for its commas
-(``ladder:int8+channel``), and behind ``@`` what x is rounded to (``@float8_e4m3+fast_accum``).
+(``ladder:int8+channel``), behind ``@`` what x is rounded to (``@float8_e4m3+fast_accum``), and
+behind ``^`` the type of the output embedding (``ladder:uint4^uint6``), which is dense otherwise.
 ``fp8``, ``int8`` (a scale for each row and token) and ``w4afp8`` are vLLM's own kernels of x of 8
 bits, ``mxfp4`` and ``nvfp4`` its own of such weights, all of compressed-tensors files. Of gpt-oss
 ``mxfp4`` is the method of the published files, by what vLLM chooses for experts or, behind the
@@ -56,6 +57,10 @@ from typing import Any
 from vllm_dummies import experts_of_32, fill_dummies
 
 SHAPES = {
+    # Of LLaMA 3.2, whose output embedding is tied: a fifth of all weights.
+    "1b": {"hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16,
+           "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 64,
+           "vocab_size": 128256, "tie_word_embeddings": True},
     "8b": {"hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32,
            "num_attention_heads": 32, "num_key_value_heads": 8},
     "70b": {"hidden_size": 8192, "intermediate_size": 28672, "num_hidden_layers": 80,
@@ -140,8 +145,10 @@ def quantization(engine: str, shape: str) -> dict[str, Any] | None:
     weight, rounded = stored_types(engine)
     # Routers of mixtures, and attention of gpt-oss, stay as they are in the files that rivals read.
     dense = _DENSE_OF_GPT_OSS if _is_gpt_oss(shape) else ("lm_head", "mlp.gate")
+    head = head_type(engine)
     return StoredConfig(
         str(with_defaults(weight)),
+        modules={"lm_head": str(with_defaults(head))} if head else {},
         modules_to_not_convert=dense,
         activation_type=rounded or None,
     ).to_dict()
@@ -149,8 +156,13 @@ def quantization(engine: str, shape: str) -> dict[str, Any] | None:
 
 def stored_types(engine: str) -> tuple[str, str]:
     """The types of weights and of x of an engine of ladder's; "": x as it comes."""
-    weight, _, rounded = engine.partition(":")[2].partition("@")
+    weight, _, rounded = engine.partition(":")[2].partition("^")[0].partition("@")
     return weight.replace("+", ",") or "uint4", rounded.replace("+", ",")
+
+
+def head_type(engine: str) -> str:
+    """The type of the output embedding of an engine of ladder's; "" where that is dense."""
+    return engine.partition("^")[2].replace("+", ",")
 
 
 def environment(engine: str) -> dict[str, str]:
@@ -203,9 +215,10 @@ def write_model(folder: Path, shape: str, layers: int, engine: str, dtype: str) 
 
     fields = {"vocab_size": 32768, "max_position_embeddings": 8192, "tie_word_embeddings": False}
     kind = "GptOss" if _is_gpt_oss(shape) else "Qwen3Moe" if _is_mixture(shape) else "Llama"
-    made = getattr(transformers, f"{kind}Config")(
-        **fields | SHAPES[shape] | {"num_hidden_layers": layers}
-    )
+    fields |= SHAPES[shape] | {"num_hidden_layers": layers}
+    if head_type(engine):
+        fields["tie_word_embeddings"] = False
+    made = getattr(transformers, f"{kind}Config")(**fields)
     config = made.to_dict() | {"architectures": [f"{kind}ForCausalLM"], "dtype": dtype}
     if quantised := quantization(engine, shape):
         config["quantization_config"] = quantised

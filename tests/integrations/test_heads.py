@@ -79,6 +79,14 @@ def test_calibration_leaves_the_embedding_alone(tmp_path):
 
 
 def test_heads_have_types_of_a_budget(tmp_path):
+    model = tied()
+    types = ["uint3", "uint4", "uint6"]
+    chosen = ladder.choose_types(
+        model, types, 4.6, BATCHES, group_size=32, calibrated=True, head=True
+    )
+    assert torch.equal(model.lm_head.weight, tied().lm_head.weight)
+    report = ladder.convert(model, types=chosen, head=True)
+    assert report.packed["lm_head"] == str(chosen["lm_head"])
     tied().save_pretrained(tmp_path / "dense")
     calibration = Calibration(load(tmp_path / "dense"), BATCHES)
     report = convert(

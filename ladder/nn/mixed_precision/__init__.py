@@ -28,7 +28,7 @@ from ladder.nn.mixed_precision.units import Unit, units_of
 from ladder.nn.report import Progress
 from ladder.nn.select import survey
 from ladder.nn.select_conv import convolutions as convolutions_of
-from ladder.nn.targets import check_dense
+from ladder.nn.targets import check_dense, heads_of
 from ladder.quantization import METHODS
 from ladder.types import TType
 
@@ -50,6 +50,7 @@ def choose_types(
     method: str = "search",
     activation_type: str | None = None,
     convolutions: bool = False,
+    head: bool = False,
     measure: str = "one",
     calibrated: bool = False,
     windows: int = WINDOWS,
@@ -72,7 +73,7 @@ def choose_types(
         bits: stored for each weight that is quantised, scales and zero points included
             (:meth:`ladder.TType.bits_per_weight`).
         calibration: what the model is called with, as :func:`ladder.convert` takes it.
-        skip, method, activation_type, convolutions: as :func:`ladder.convert`.
+        skip, method, activation_type, convolutions, head: as :func:`ladder.convert`.
         measure: "one" type of each unit is measured, that nearest to ``bits``, and the costs of
             others follow from the squared errors of the weights; "each" type is measured, which
             takes as many times as long.
@@ -90,7 +91,8 @@ def choose_types(
             called with a batch; or an argument out of range. ``model`` is what it was.
     """
     check_dense(model)
-    layers: list[Layer] = [*(found := survey(model, skip)).found, *found.experts]
+    found = survey(model, skip, untied=heads_of(model) if head else ())
+    layers: list[Layer] = [*found.found, *found.experts]
     candidates = candidates_of(types, group_size, symmetric)
     if convolutions:
         # What the widest serves all serve.
