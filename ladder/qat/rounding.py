@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -41,6 +43,23 @@ def rounded_weight(weight: Tensor, ttype: TType, method: str) -> Tensor:
     return straight_through(weight, values.to(weight.dtype))
 
 
+class _StraightThrough(torch.autograd.Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(weight: Tensor, values: Tensor) -> Tensor:
+        return values.view_as(values)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return grad, None
+
+
 def straight_through(weight: Tensor, values: Tensor) -> Tensor:
-    """``values``, bit by bit, of which the gradient is that of ``weight``."""
-    return values + (weight - weight.detach())
+    """``values``, of which the gradient is that of ``weight``."""
+    found: Tensor = _StraightThrough.apply(weight, values)
+    return found

@@ -227,3 +227,17 @@ def test_sharded_weights_are_trained_and_not_packed():
         assert torch.equal(model(X), alone(X))
     finally:
         distributed.destroy_process_group()
+
+
+def test_gradients_of_each_row_by_torch_func():
+    model = dense()
+    ladder.qat.prepare(model, "uint3", 32)
+    parameters = dict(model.named_parameters())
+
+    def loss(values, x):
+        return torch.func.functional_call(model, values, (x,)).square().sum()
+
+    of_rows = torch.func.vmap(torch.func.grad(loss), (None, 0))(parameters, X[:3, None])
+    model(X[:3]).square().sum().backward()
+    for name, parameter in parameters.items():
+        torch.testing.assert_close(of_rows[name].sum(0), parameter.grad, rtol=1e-4, atol=1e-4)
