@@ -18,6 +18,7 @@ from ladder.errors import CheckpointError, InvalidArgument, LadderError, Unsuppo
 from ladder.nn.batched import BatchedLinear
 from ladder.nn.conv import Conv2d
 from ladder.nn.convert import convert, set_activation_type
+from ladder.nn.embedding import Embedding
 from ladder.nn.experts import Experts
 from ladder.nn.gated_mlp import GatedMLP
 from ladder.nn.linear import Linear
@@ -38,6 +39,7 @@ __all__ = [
     "CheckpointError",
     "ChosenTypes",
     "Conv2d",
+    "Embedding",
     "Experts",
     "GatedMLP",
     "InvalidArgument",

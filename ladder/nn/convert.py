@@ -14,6 +14,7 @@ from ladder.errors import Unsupported
 from ladder.nn.arguments import check_model
 from ladder.nn.calibration import Calibrated, calibrated
 from ladder.nn.conv import Conv2d
+from ladder.nn.embedding import Embedding
 from ladder.nn.experts import Experts
 from ladder.nn.layer_types import LayerTypes
 from ladder.nn.linear import Linear
@@ -48,6 +49,7 @@ def convert(
     activation_type: str | None = None,
     convolutions: bool = False,
     head: bool = False,
+    embeddings: bool = False,
     calibration: object = None,
     progress: Progress | None = None,
 ) -> Conversion:
@@ -75,6 +77,13 @@ def convert(
         head: quantise the output embedding, too. Where the model ties it to the input embedding it
             becomes a layer of its own, beside that embedding, which stays dense, and the model's
             configuration says so (``tie_word_embeddings``).
+        embeddings: replace every input embedding by :class:`ladder.Embedding`, too: what
+            ``get_input_embeddings`` of a model of transformers and of its parts gives, in models
+            without that method every ``nn.Embedding``. An output embedding that is tied to it is
+            a layer of its own then: with ``head`` it is quantised from the same weight, without it
+            stays dense, and the model's configuration says so. Embeddings have no x, so
+            ``activation_type`` does not concern them, and with ``calibration`` they have their
+            nearest codes.
         skip: names of modules to leave as they are, or one: a whole name, or whole parts of it that
             follow each other ("lm_head", "mlp", "layers.0"). Each but "lm_head" must name one.
             None: the output embedding, as ``get_output_embeddings`` of a model of transformers
@@ -84,7 +93,8 @@ def convert(
             mappings of arguments by name; of a tensor [B, ...] each row is a batch of its own.
             None: each weight has its nearest code.
         progress: called with (name, done, count) after each layer, experts after linear layers,
-            convolutions last; with ``calibration`` in the order in which they run.
+            then convolutions, then embeddings; with ``calibration`` in the order in which they run,
+            without embeddings.
     Returns:
         What was packed, what was left and why; ``print`` shows it. The log has it as well.
     Raises:
@@ -107,13 +117,14 @@ def convert(
         activation_type=activation_type,
         convolutions=convolutions,
         head=head,
+        embeddings=embeddings,
     )
     every, chosen, report = found.layers, found.types, Conversion(left=found.left)
     made = None
     if calibration is not None:
         give_own_weights(model, every, found.heads)
-    if calibration is not None:
-        made = calibrated(model, every, chosen, calibration, method=method, progress=progress)
+        with_x = [layer for layer in every if not isinstance(layer.module, nn.Embedding)]
+        made = calibrated(model, with_x, chosen, calibration, method=method, progress=progress)
         report.errors = made.errors
     for done, layer in enumerate(every, start=1):
         with weights_of(layer.name):
@@ -122,7 +133,7 @@ def convert(
         put(model, layer, packed)
         if progress is not None and made is None:
             progress(layer.name, done, len(every))
-    untie(model, found.heads)
+    untie(model, found.heads | found.untied)
     report.log()
     return report
 
@@ -147,11 +158,12 @@ def note(layer: Found | FoundExperts, types: LayerTypes, report: Conversion) -> 
     weight = cast(Tensor, layer.module.weight)
     report.add(layer.name, types.of_layer(layer), weight.numel())
     report.convolutions += isinstance(layer.module, nn.Conv2d)
+    report.embeddings += isinstance(layer.module, nn.Embedding)
 
 
 def put(model: nn.Module, layer: Found | FoundExperts, packed: nn.Module) -> None:
     """Put ``packed`` into the place of ``layer``."""
-    if isinstance(packed, PackedModule):
+    if isinstance(packed, PackedModule) and not isinstance(packed, Embedding):
         packed._parameters["bias"] = layer.module._parameters["bias"]  # optimizers hold it
     replace(model, layer.names, layer.module, packed)
 
@@ -175,13 +187,15 @@ def packed_layer(
             activation_type=activation_type,
             weights=None if made is None else made.stacks.pop(layer.name),
         )
-    if made is not None:
+    if made is not None and not isinstance(module, nn.Embedding):
         weight = made.weights.pop(layer.name)
     else:
         dense = matrix_of(module, cast(Tensor, module.weight))
         weight = quantize(dense, types.of_layer(layer), method=method)
     if isinstance(module, nn.Conv2d):
         return Conv2d.in_place_of(module, weight)
+    if isinstance(module, nn.Embedding):
+        return Embedding.in_place_of(module, weight)
     return Linear.in_place_of(module, weight, activation_type=activation_type)
 
 

@@ -42,6 +42,21 @@ def heads(model: nn.Module) -> set[str]:
     }
 
 
+def inputs(model: nn.Module) -> set[str]:
+    """All names of the input embeddings of ``model`` and of its parts, as ``get_input_embeddings``
+    of transformers' models gives them, those that are packed included. Where no part has such a
+    method: of every ``nn.Embedding``."""
+    every = [*model.named_modules(remove_duplicate=False)]
+    asked = [part for _, part in every if hasattr(part, "get_input_embeddings")]
+    given = (_called(part, "get_input_embeddings") for part in asked)
+    found = {id(each) for each in given if each is not None}
+    return {
+        name
+        for name, each in every
+        if isinstance(each, nn.Embedding) and (id(each) in found or not asked)
+    }
+
+
 def untie(model: nn.Module, names: Collection[str]) -> None:
     """Note that the modules ``names``, which may have been tied to others, are so no more: in
     what transformers knows of ties, and in the configuration, which is saved."""
@@ -79,8 +94,12 @@ def kept(model: nn.Module) -> set[str]:
 
 
 def _head(part: Any) -> nn.Module | None:
+    return _called(part, "get_output_embeddings")
+
+
+def _called(part: Any, method: str) -> nn.Module | None:
     try:
-        head = part.get_output_embeddings()
+        found = getattr(part, method)()
     except (AttributeError, NotImplementedError):
         return None
-    return head if isinstance(head, nn.Module) else None
+    return found if isinstance(found, nn.Module) else None

@@ -73,7 +73,7 @@ class PackedModule(QuickCall):
         device: torch.device | str | None,
         dtype: torch.dtype,
     ) -> None:
-        super().__init__()
+        nn.Module.__init__(self)  # of an embedding another class would be next
         self.in_features, self.out_features = in_features, out_features
         self.weight_type = ttype
         self._type_text = str(ttype)

@@ -16,6 +16,7 @@ import functools
 import inspect
 import textwrap
 import types
+from collections.abc import Callable
 
 from torch import nn
 
@@ -36,6 +37,57 @@ def is_only_read(kind: type[nn.Module], child: str) -> bool:
     if kind.__module__.partition(".")[0] == "torch":
         return False
     return _is_only_read(_functions(kind), child)
+
+
+def goes_on(kind: type[nn.Module], base: type[nn.Module]) -> bool:
+    """Whether a subclass of ``base`` asks nothing of its weight but what a packed one answers, and
+    has no forward of its own, or one that goes on with what ``super().forward`` gives. What has no
+    source may do anything."""
+    for each in kind.__mro__[: kind.__mro__.index(base)]:
+        functions = {name: inspect.unwrap(f) for name, f in vars(each).items() if callable(f)}
+        functions = {name: f for name, f in functions.items() if name not in _BEFORE_CALLS}
+        if "__call__" in functions or isinstance(vars(each).get("weight"), property):
+            return False
+        for name, function in functions.items():
+            if not _asks_only(function, calls_super=name == "forward"):
+                return False
+    return True
+
+
+#: Methods that make a weight, or print it.
+_BEFORE_CALLS = frozenset({"__init__", "reset_parameters", "extra_repr"})
+
+
+def _code_of(function: object) -> types.CodeType:
+    code: types.CodeType = getattr(function, "__code__", _no_code.__code__)
+    return code
+
+
+def _no_code() -> None:
+    pass
+
+
+def _asks_only(function: Callable[..., object], *, calls_super: bool) -> bool:
+    """Whether ``function`` reads no elements of a ``weight``, and, if it shall, calls
+    ``super().forward``."""
+    if not calls_super and "weight" not in _names(_code_of(function)):
+        return True
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
+    except (OSError, TypeError, SyntaxError):
+        return False
+    parents = {inner: outer for outer in ast.walk(tree) for inner in ast.iter_child_nodes(outer)}
+    called = False
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Attribute):
+            continue
+        of, asked = node.value, parents[node]
+        if node.attr == "weight":
+            if not isinstance(asked, ast.Attribute) or asked.attr not in _METADATA:
+                return False
+        elif node.attr == "forward" and isinstance(of, ast.Call):
+            called |= isinstance(of.func, ast.Name) and of.func.id == "super"
+    return called or not calls_super
 
 
 def _functions(kind: type[nn.Module]) -> _Functions:

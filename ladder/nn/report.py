@@ -52,6 +52,7 @@ class Conversion:
         weights: elements of the packed matrices.
         stacks: of ``packed``, stack of experts -> how many matrices it has.
         convolutions: how many of ``packed`` are such, not linear layers.
+        embeddings: the same of input embeddings.
         errors: of calibrated layers, by name.
         done: what was done to what is ``packed``, if something else: "prepared" for training.
     """
@@ -61,6 +62,7 @@ class Conversion:
     weights: int = 0
     stacks: dict[str, int] = field(default_factory=dict)
     convolutions: int = 0
+    embeddings: int = 0
     errors: dict[str, OutputErrors] = field(default_factory=dict)
     done: str = "packed"
 
@@ -89,9 +91,10 @@ class Conversion:
             reasons.setdefault(left.reason, {})[name] = left
         matrices = sum(self.stacks.values())
         experts = f" and {matrices} matrices of experts" if matrices else ""
-        count = len(self.packed) - len(self.stacks) - self.convolutions
+        count = len(self.packed) - len(self.stacks) - self.convolutions - self.embeddings
         convolutions = f", {self.convolutions} convolutions" if self.convolutions else ""
-        what = f"{count} linear layers{convolutions}{experts}"
+        embeddings = f", {self.embeddings} embeddings" if self.embeddings else ""
+        what = f"{count} linear layers{convolutions}{embeddings}{experts}"
         lines = [f"{self.done} {what}, {_count(self.weights)} weights"]
         lines += [f"  {text}: {_listed(names)}" for text, names in types.items()]
         if reasons:

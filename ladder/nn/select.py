@@ -40,6 +40,8 @@ _HARMLESS = frozenset({
 })  # fmt: skip
 #: The attribute of layers that :mod:`ladder.qat` has prepared.
 PREPARED = "_ladder_qat"
+#: How the reason of a layer begins that cannot be packed alone.
+TIED = "its weight is tied to"
 #: Hooks that see a state_dict, whose ``weight`` a packed layer does not have.
 STATE_HOOKS = (
     "_state_dict_hooks", "_state_dict_pre_hooks", "_load_state_dict_pre_hooks",
@@ -175,7 +177,7 @@ def survey(
         InvalidArgument: an entry of ``skip`` that is no name or covers no module, and is not
             "lm_head".
     """
-    names, modules = _named(model)
+    names, modules = every_module(model)
     holders = _holders(names, modules)
     read = dict(_read_by_parents(model))
     # transformers ties weights after it has loaded them.
@@ -213,7 +215,7 @@ def survey(
         if not linear:
             for name, parameter in parameters.items():
                 full = f"{names[key][0]}.{name}".lstrip(".")
-                if full not in left and holders[_identity(parameter)][0] == key:
+                if full not in left and holders[identity(parameter)][0] == key:
                     left[full] = _not_linear(module, parameter, why)
             continue
         tied = None if free else _tied(key, module, holders, names, ties)
@@ -224,14 +226,14 @@ def survey(
         if reason is None:
             found.append(Found(tuple(names[key]), module))
         else:
-            own = (p for p in parameters.values() if holders[_identity(p)][0] == key)
+            own = (p for p in parameters.values() if holders[identity(p)][0] == key)
             count = sum(parameter.numel() for parameter in own)
             left[names[key][0] or type(module).__name__] = Left(reason, count)
     check_entries(option, entries, (name for of_one in names.values() for name in of_one if name))
     return Survey(tuple(found), left, tuple(found_experts))
 
 
-def _named(model: nn.Module) -> tuple[dict[int, list[str]], dict[int, nn.Module]]:
+def every_module(model: nn.Module) -> tuple[dict[int, list[str]], dict[int, nn.Module]]:
     """Modules by id, each once, and all the names that each has."""
     names: dict[int, list[str]] = {}
     modules: dict[int, nn.Module] = {}
@@ -248,7 +250,7 @@ def _weights(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
             yield name, parameter
 
 
-def _identity(parameter: Tensor) -> object:
+def identity(parameter: Tensor) -> object:
     """Equal for parameters that are one tensor, also where each module has a Parameter of it."""
     if parameter.is_meta or type(parameter) is not nn.Parameter or not parameter.numel():
         return id(parameter)
@@ -260,7 +262,7 @@ def _holders(names: dict[int, list[str]], modules: dict[int, nn.Module]) -> dict
     holders: dict[object, list[int]] = {}
     for key in names:
         for _, parameter in _weights(modules[key]):
-            holders.setdefault(_identity(parameter), []).append(key)
+            holders.setdefault(identity(parameter), []).append(key)
     return holders
 
 
@@ -290,11 +292,11 @@ def _tied(
     """Why a layer cannot be packed alone: ``ties`` are names of weights that will be one."""
     for one, other in (*ties.items(), *((b, a) for a, b in ties.items())):
         if one.removesuffix(".weight") in names[key]:
-            return f"its weight is tied to {other.removesuffix('.weight')}"
+            return f"{TIED} {other.removesuffix('.weight')}"
     for _, parameter in _weights(module):
-        others = [other for other in holders[_identity(parameter)] if other != key]
+        others = [other for other in holders[identity(parameter)] if other != key]
         if others:
-            return f"its weight is tied to {names[others[0]][0]}"
+            return f"{TIED} {names[others[0]][0]}"
     return None
 
 

@@ -23,18 +23,22 @@ from ladder.nn.select import (
     survey,
 )
 from ladder.nn.select_conv import convolutions as convolutions_of
+from ladder.nn.select_embedding import embeddings as embeddings_of
+from ladder.nn.select_embedding import kept_heads
 from ladder.ops import activations
 from ladder.types import TType
 
 
 @dataclass(frozen=True)
 class Targets:
-    """Linear layers, then experts, then convolutions to be quantised, their types, and the rest."""
+    """Linear layers, then experts, then convolutions, then embeddings to be quantised, their types,
+    and the rest."""
 
     layers: list[Found | FoundExperts]
     types: LayerTypes
     left: dict[str, Left]
     heads: frozenset[str]  #: of ``layers``, the names of output embeddings that may be tied
+    untied: frozenset[str]  #: names of output embeddings that keep the weight of an input embedding
 
 
 def targets(
@@ -48,6 +52,7 @@ def targets(
     activation_type: str | None,
     convolutions: bool,
     head: bool,
+    embeddings: bool = False,
 ) -> Targets:
     """What :func:`ladder.convert` replaces when it is given these arguments, which may raise as it
     says. Changes nothing."""
@@ -56,6 +61,8 @@ def targets(
         raise InvalidArgument("model is a linear layer itself: use ladder.Linear.from_linear")
     if convolutions and isinstance(model, nn.Conv2d):
         raise InvalidArgument("model is a convolution itself: use ladder.Conv2d.from_float")
+    if embeddings and isinstance(model, nn.Embedding):
+        raise InvalidArgument("model is an embedding itself: use ladder.Embedding.from_embedding")
     chosen = layer_types(weight_type, group_size, symmetric, types)
     skip = None if skip is None else entries_of("skip", skip)
     untied = heads_of(model) if head else ()
@@ -68,12 +75,22 @@ def targets(
             left.pop(f"{conv.name}.weight", None)
         left.update(dense)
         layers.extend(packed)
+    kept: frozenset[str] = frozenset()
+    if embeddings:
+        rows, dense = embeddings_of(model, skip, chosen)
+        for embedding in rows:
+            left.pop(f"{embedding.name}.weight", None)
+        left.update(dense)
+        kept, reasons = kept_heads(model, rows, left)
+        left.update(reasons)
+        layers.extend(rows)
     chosen.check_named(every_name(layers), left)
     for layer in layers:
         if why := _activation_objection(layer, chosen, activation_type):
             raise Unsupported(f"{layer.name}: {why}")
     names = {name for layer in layers for name in layer.names}
-    return Targets(layers, chosen, left, frozenset(names.intersection(untied)))
+    packed_heads = frozenset(names.intersection(untied))
+    return Targets(layers, chosen, left, packed_heads, kept)
 
 
 def heads_of(model: nn.Module) -> set[str]:
@@ -107,7 +124,7 @@ def _activation_objection(
     device = next(layer.module.parameters()).device.type
     if isinstance(layer, FoundExperts):
         sizes = zip(types.of_stacks(layer), layer.layout.shape[1:], strict=True)
-    elif isinstance(layer.module, nn.Conv2d):
+    elif isinstance(layer.module, (nn.Conv2d, nn.Embedding)):
         return ""
     else:
         sizes = zip((types.of_layer(layer),), dense_weight(layer.module).shape[1:], strict=True)
