@@ -122,7 +122,7 @@ def convert_again(
     their names in the files.
 
     Their values are rounded once more. What is dense stays dense, ``skip`` stays as it is packed,
-    and so do convolutions unless ``convolutions``. Arguments have been checked as
+    and so do convolutions unless ``convolutions``, and embeddings. Arguments have been checked as
     :func:`ladder.checkpoints.convert.convert` does; errors are those.
     """
     start = time.perf_counter()
@@ -135,6 +135,7 @@ def convert_again(
         name: module
         for name, module in modules.items()
         if (convolutions or name not in stored.convolutions)
+        and name not in stored.embeddings
         and not any(covers(entry, name) for entry in skip or ())
     }
     if not chosen:
@@ -172,9 +173,10 @@ def convert_again(
         activation_types={
             name: activation_type if name in chosen else stored.activation_type_of(name)
             for name in modules
-            if name not in stored.convolutions
+            if name not in stored.convolutions and name not in stored.embeddings
         },
         convolutions=stored.convolutions,
+        embeddings=stored.embeddings,
     )
     moved, made = _Moved(), None
     if homes is not None:

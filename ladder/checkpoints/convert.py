@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+from torch import nn
 
 from ladder.checkpoints import diffusion
 from ladder.checkpoints.again import convert_again
@@ -60,6 +62,7 @@ def convert(
     skip: Iterable[str] | None = None,
     convolutions: bool = False,
     head: bool = False,
+    embeddings: bool = False,
     parts: Iterable[str] | None = None,
     again: bool = False,
     calibration: Calibration | None = None,
@@ -89,6 +92,10 @@ def convert(
         convolutions: quantise ``nn.Conv2d``, too, those that :func:`ladder.convert` packs.
         head: quantise the output embedding, too, as :func:`ladder.convert` does: of a folder whose
             configuration ties it to the input embedding, which is copied, that says so no more.
+        embeddings: quantise the input embedding, too, as :func:`ladder.convert` does: of a folder
+            whose configuration ties the output embedding to it, that says so no more, and without
+            ``head`` the dense weight is written as the output embedding's. With ``bits`` it has the
+            widest of ``types``, which is not counted.
         parts: models of a pipeline, by their folders; by default its ``transformer`` or ``unet``.
             All others are copied. ``skip`` and ``types`` may have "part.module" for a module of one
             of them.
@@ -113,6 +120,11 @@ def convert(
             "head is for a folder that is not quantised; of a ladder folder ladder.convert packs "
             "the output embedding of the loaded model"
         )
+    if embeddings and again:
+        raise InvalidArgument(
+            "embeddings is for a folder that is not quantised; of a ladder folder ladder.convert "
+            "packs the input embedding of the loaded model"
+        )
     if method not in METHODS:
         raise InvalidArgument(f'method is "{method}", not one of {", ".join(METHODS)}')
     budget = None
@@ -133,7 +145,10 @@ def convert(
     require_folder(folder, or_pipeline=True)
     check_apart(folder, destination)
     check_destination(destination, force=force)
-    how = _How(method, activation_type, convolutions, head, again, calibration, budget, progress)
+    how = _How(
+        method, activation_type, convolutions, head, embeddings, again, calibration, budget,
+        progress,
+    )  # fmt: skip
     of_pipeline = diffusion.is_pipeline(folder)
     if calibration is not None:
         check_no_pipeline(folder)
@@ -161,6 +176,7 @@ class _How:
     activation_type: str | None
     convolutions: bool
     head: bool
+    embeddings: bool
     again: bool
     calibration: Calibration | None
     budget: Budget | None
@@ -211,18 +227,23 @@ def _convert(
     if written_by_hqq(folder):
         raise CheckpointError(f"{folder} is quantised already, by hqq: `ladder repack` reads it")
     shards = open_shards(folder)
-    plan = plan_folder(folder, shards, skip, types, how.convolutions, how.head)
+    make_plan = partial(
+        plan_folder, folder, shards, skip,
+        convolutions=how.convolutions, head=how.head, embeddings=how.embeddings,
+    )  # fmt: skip
+    plan = make_plan(types)
     made, chosen = None, None
     if how.budget is not None and how.calibration is not None:
         chosen = how.calibration.choose(
             plan.wanted(), how.budget, how.method, activation_type, how.progress
         )
         types = LayerTypes(types.usual, chosen)
-        plan = plan_folder(folder, shards, skip, types, how.convolutions, how.head)
+        plan = make_plan(types)
     plan.check_activations(activation_type)
     conversion, plans, filters = plan.conversion, plan.modules, plan.filters
-    made_of = {each.source: name for name, each in plans.items()}
-    copied = {each.source for name, each in plans.items() if each.source != f"{name}.weight"}
+    made_of: dict[str, list[str]] = {}
+    for name, each in plans.items():
+        made_of.setdefault(each.source, []).append(name)
     if how.calibration is not None:
         in_model = LayerTypes(types.usual, plan.types_in_model())
         made = how.calibration.run(plan.wanted(), in_model, how.method, how.progress)
@@ -233,6 +254,11 @@ def _convert(
         for parameter, sources in each.sources.items()
         for name in sources.names
     }
+    copies = {name: [name] for name in shards.home if name not in merged}
+    for name in plans:
+        copies.pop(f"{name}.weight", None)
+    for name, source in plan.kept.items():
+        copies.setdefault(source, []).append(name)
     files = carried_files(folder, shards.files | {"config.json"})
     report = Report(
         str(folder),
@@ -241,7 +267,7 @@ def _convert(
         modules=len(conversion.packed),
         files_carried=len(files),
         bytes_before=shards.nbytes,
-        tensors_carried=len(shards.home) - len(plans) - len(merged) + len(copied),
+        tensors_carried=sum(map(len, copies.values())),
         conversion=conversion,
         chosen=chosen,
     )
@@ -250,12 +276,13 @@ def _convert(
         plan.dense,
         activation_type=activation_type,
         convolutions=filters,
+        embeddings=plan.embeddings,
     )
     report.shards, report.bytes_after = write_model(
         folder,
         destination,
-        _described(shards, plans, made_of, copied, merged),
-        partial(_fill, how, shards, plans, made_of, copied, merged, made, report),
+        _described(shards, plans, made_of, copies, merged),
+        partial(_fill, how, shards, plans, made_of, copies, merged, made, report),
         files=files,
         force=force,
         **diffusion.config_and_stem(stored, without_ties(config) if plan.untied else config),
@@ -268,28 +295,28 @@ def _convert(
 def _described(
     shards: ShardSet,
     plans: dict[str, Planned],
-    made_of: Mapping[str, str],
-    copied: Set[str],
+    made_of: Mapping[str, Sequence[str]],
+    copies: Mapping[str, Sequence[str]],
     merged: _Merged,
 ) -> list[dict[str, Described]]:
     """The tensors of each shard; shards follow the source's.
 
     Args:
         made_of: packed modules, by the tensors that they are made of.
-        copied: of these tensors those that are the embedding's, too.
+        copies: what tensors are called that are copied.
     """
     described: list[dict[str, Described]] = [{} for _ in shards.shards]
     for name, home in shards.home.items():
-        if (module := made_of.get(name)) is not None:
+        for module in made_of.get(name, ()):
             parts = plans[module].tensors.items()
             described[home] |= {f"{module}.{part}": what for part, what in parts}
         if name in merged:
             experts, parameter = merged[name]
             if name == experts.sources[parameter].names[0]:  # stands for all of them
                 described[home] |= experts.described(parameter)
-        elif module is None or name in copied:
+        for copy in copies.get(name, ()):
             entry = shards.entry(name)
-            described[home][name] = (entry.dtype, entry.shape)
+            described[home][copy] = (entry.dtype, entry.shape)
     return described
 
 
@@ -297,8 +324,8 @@ def _fill(
     how: _How,
     shards: ShardSet,
     plans: dict[str, Planned],
-    made_of: Mapping[str, str],
-    copied: Set[str],
+    made_of: Mapping[str, Sequence[str]],
+    copies: Mapping[str, Sequence[str]],
     merged: _Merged,
     made: Calibrated | None,
     report: Report,
@@ -324,21 +351,19 @@ def _fill(
                     called = f"{experts.name}.{STACKS[parameter]}"
                     progress(called, report.done, report.modules)
             continue
-        module = made_of.get(name)
-        if module is None or name in copied:
-            file.copy(shards, name)
-        if module is None:
-            continue
-        planned = plans[module]
-        if made is not None:
-            weight = made.weights[planned.name].to("cpu")
-        else:
-            dense = shards.read([name])[name]
-            with weights_of(name):
-                matrix = matrix_of(planned.module, dense)
-                weight = quantize(matrix, planned.type, method=how.method)
-        for part, tensor in weight.tensors().items():
-            file.write(f"{module}.{part}", tensor)
-        report.row_of(planned.type).add(planned.n, planned.k, weight.nbytes)
-        if progress is not None:
-            progress(module, report.done, report.modules)
+        for copy in copies.get(name, ()):
+            file.copy(shards, name, copy)
+        for module in made_of.get(name, ()):
+            planned = plans[module]
+            if made is not None and not isinstance(planned.module, nn.Embedding):
+                weight = made.weights[planned.name].to("cpu")
+            else:
+                dense = shards.read([name])[name]
+                with weights_of(name):
+                    matrix = matrix_of(planned.module, dense)
+                    weight = quantize(matrix, planned.type, method=how.method)
+            for part, tensor in weight.tensors().items():
+                file.write(f"{module}.{part}", tensor)
+            report.row_of(planned.type).add(planned.n, planned.k, weight.nbytes)
+            if progress is not None:
+                progress(module, report.done, report.modules)

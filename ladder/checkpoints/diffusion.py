@@ -168,3 +168,4 @@ def report_part(whole: Report, part: str, of_part: Report) -> None:
         own.stacks |= {f"{part}.{name}": count for name, count in said.stacks.items()}
         own.weights += said.weights
         own.convolutions += said.convolutions
+        own.embeddings += said.embeddings

@@ -44,8 +44,8 @@ class StoredConfig:
     quantization_config that the folder was repacked from. ``activation_type`` is that of every
     packed linear layer that ``activation_types`` does not name. Both are wishes: a layer that has
     no kernels for it where it is loaded takes x as it comes (:mod:`ladder.nn.offered`).
-    ``convolutions`` has the shape [F, C / groups, Y, X] of each packed convolution, by name; others
-    are dense whatever the rest says.
+    ``convolutions`` has the shape [F, C / groups, Y, X] of each packed convolution, by name, and
+    ``embeddings`` the names of the packed embeddings; others are dense whatever the rest says.
 
     Raises:
         CheckpointError: a field has the wrong shape, a tType does not parse, or the version is
@@ -61,14 +61,17 @@ class StoredConfig:
     activation_type: str | None = None
     activation_types: Mapping[str, str | None] = field(default_factory=dict)
     convolutions: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    embeddings: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if type(self.format_version) is not int or self.format_version != FORMAT_VERSION:
             _fail("format_version", self.format_version, f"this ladder reads {FORMAT_VERSION}")
-        skip = self.modules_to_not_convert
-        if not isinstance(skip, (list, tuple)) or not all(isinstance(name, str) for name in skip):
-            _fail("modules_to_not_convert", skip, "not a list of names")
-        object.__setattr__(self, "modules_to_not_convert", tuple(skip))
+        for key in ("modules_to_not_convert", "embeddings"):
+            names = getattr(self, key)
+            listed = isinstance(names, (list, tuple))
+            if not listed or not all(isinstance(name, str) for name in names):
+                _fail(key, names, "not a list of names")
+            object.__setattr__(self, key, tuple(names))
         for key in ("modules", "types", "activation_types", "convolutions"):
             if not isinstance(getattr(self, key), Mapping):
                 _fail(key, getattr(self, key), "not an object")
@@ -108,6 +111,7 @@ class StoredConfig:
             activation_type=fields.get("activation_type"),
             activation_types=fields.get("activation_types") or {},
             convolutions={} if fields.get("convolutions") is None else fields["convolutions"],
+            embeddings=() if fields.get("embeddings") is None else fields["embeddings"],
         )
 
     @classmethod
@@ -121,6 +125,7 @@ class StoredConfig:
         activation_type: str | None = None,
         activation_types: Mapping[str, str | None] | None = None,
         convolutions: Mapping[str, tuple[int, ...]] | None = None,
+        embeddings: Iterable[str] = (),
     ) -> StoredConfig:
         """Return the config of a model.
 
@@ -133,9 +138,11 @@ class StoredConfig:
             activation_type: of every packed module that ``activation_types`` does not name.
             activation_types: of packed modules; what most have becomes that of the class.
             convolutions: those of ``types`` that are none of these two; see the class.
+            embeddings: the same.
         """
-        shapes = convolutions or {}
-        rounded = {name: activation_type for name in types if name not in shapes}
+        shapes, rows = convolutions or {}, tuple(embeddings)
+        without_x = {*shapes, *rows}
+        rounded = {name: activation_type for name in types if name not in without_x}
         rounded |= activation_types or {}
         most = Counter(rounded.values()).most_common(1)[0][0] if rounded else activation_type
         usual = usual or Counter(types.values()).most_common(1)[0][0]
@@ -144,7 +151,7 @@ class StoredConfig:
             module: text
             for module, text in types.items()
             if text != usual
-            or (module not in shapes and any(covers(entry, module) for entry in left))
+            or (module not in without_x and any(covers(entry, module) for entry in left))
         }
         return cls(
             usual,
@@ -155,6 +162,7 @@ class StoredConfig:
             activation_type=most,
             activation_types={name: t for name, t in rounded.items() if t != most},
             convolutions=shapes,
+            embeddings=rows,
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -174,6 +182,8 @@ class StoredConfig:
             fields["activation_types"] = dict(self.activation_types)
         if self.convolutions:
             fields["convolutions"] = {n: list(shape) for n, shape in self.convolutions.items()}
+        if self.embeddings:
+            fields["embeddings"] = list(self.embeddings)
         if self.source is not None:
             fields["source"] = dict(self.source)
         return fields
@@ -189,16 +199,16 @@ class StoredConfig:
         return guarded | {"quantization_config": self.to_dict()}
 
     def type_of(self, module: str) -> str | None:
-        """Return the tType of a linear layer or of a packed convolution, or None when a linear
-        layer stays as it is.
+        """Return the tType of a linear layer, or of a packed convolution or embedding, or None when
+        a linear layer stays as it is.
 
-        ``modules`` decides first, then ``convolutions``, then ``modules_to_not_convert``, whose
-        entries are the name of a module, or whole parts of it that follow each other ("lm_head",
-        "mlp", "layers.0").
+        ``modules`` decides first, then ``convolutions`` and ``embeddings``, then
+        ``modules_to_not_convert``, whose entries are the name of a module, or whole parts of it
+        that follow each other ("lm_head", "mlp", "layers.0").
         """
         if module in self.modules:
             return self.modules[module]
-        if module in self.convolutions:
+        if module in self.convolutions or module in self.embeddings:
             return self.weight_type
         for entry in self.modules_to_not_convert:
             if covers(entry, module):
@@ -207,8 +217,8 @@ class StoredConfig:
 
     def activation_type_of(self, module: str) -> str | None:
         """Return what x is to be rounded to before products of a packed module; None: as it is, as
-        for all convolutions."""
-        if module in self.convolutions:
+        for all convolutions and embeddings."""
+        if module in self.convolutions or module in self.embeddings:
             return None
         return self.activation_types.get(module, self.activation_type)
 

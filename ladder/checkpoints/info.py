@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 import os
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -46,13 +47,13 @@ def describe(path: str | os.PathLike[str]) -> dict[str, Any]:
         comes), bytes (of all tensors), types (type, modules, weights, bytes, bits_per_weight: one
         row per type) and modules (name, n, k, type, activation_type, act_order, bytes; of a stack
         of experts also experts, how many weights [n, k] it has; of a convolution also filters, the
-        shape [n, channels / groups, y, x]). Modules are the quantised ones; in floating point all
-        that :func:`dense_modules` finds.
+        shape [n, channels / groups, y, x]; of an embedding also embedding, true). Modules are the
+        quantised ones; in floating point all that :func:`dense_modules` finds.
     Raises:
         InvalidArgument: no such folder. CheckpointError: damaged, or no module.
     """
     method, shards, modules = _opened(path)
-    rounded = Counter(m["activation_type"] for m in modules if "filters" not in m)
+    rounded = Counter(m["activation_type"] for m in modules if multiplies(m))
     rows: dict[str, dict[str, Any]] = {}
     for module in modules:
         row = rows.setdefault(
@@ -72,13 +73,18 @@ def describe(path: str | os.PathLike[str]) -> dict[str, Any]:
     }
 
 
+def multiplies(module: Mapping[str, Any]) -> bool:
+    """Whether a row of ``modules`` of :func:`describe` is one that tokens are multiplied by."""
+    return "filters" not in module and "embedding" not in module
+
+
 def matrices(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
     """Every matrix by which a model multiplies tokens, the quantised ones and then the others, as
     rows of ``modules`` of :func:`describe`. A head that is tied to an embedding has no tensor, so
-    no row; convolutions multiply windows, and have none either.
+    no row; convolutions multiply windows, embeddings nothing, and have none either.
     """
     method, shards, modules = _opened(path)
-    modules = [module for module in modules if "filters" not in module]
+    modules = [module for module in modules if multiplies(module)]
     if method == DENSE:
         return modules
     return [*modules, *dense_modules(read_json(Path(path) / "config.json"), shards)]
@@ -175,6 +181,8 @@ def _ladder_modules(config: StoredConfig, shards: ShardSet) -> list[dict[str, An
                     f"{name}.qweight has shape {list(shape)}, not {[filters[0], ttype.words(k)]} "
                     f"as filters of {list(filters)} need"
                 )
+        if name in config.embeddings:
+            more = {"embedding": True}
         found.append(
             {
                 "name": name,

@@ -58,13 +58,13 @@ class ShardFiller:
         self._writer.write(name, data, offset)
         self._meter.add(data.nbytes, name)
 
-    def copy(self, shards: ShardSet, name: str) -> None:
-        """Copy a tensor from another folder."""
-        at = 0
+    def copy(self, shards: ShardSet, name: str, to: str | None = None) -> None:
+        """Copy a tensor from another folder, which is called ``to`` in this one."""
+        at, called = 0, to or name
         for data in shards.shards[shards.home[name]].chunks(name):
-            self._writer.write(name, data, at)
+            self._writer.write(called, data, at)
             at += data.nbytes
-            self._meter.add(data.nbytes, name)
+            self._meter.add(data.nbytes, called)
 
 
 def write_shards(

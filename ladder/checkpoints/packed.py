@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ladder.checkpoints.folder import QUANT_METHOD, StoredConfig
-from ladder.checkpoints.info import DENSE, describe
+from ladder.checkpoints.info import DENSE, describe, multiplies
 from ladder.checkpoints.shards import open_shards, read_json
 from ladder.checkpoints.source import open_folder
 from ladder.errors import CheckpointError, InvalidArgument
@@ -72,9 +72,9 @@ class PackedExperts:
 
 def packed_layers(path: str | os.PathLike[str]) -> tuple[list[PackedLayer], list[PackedExperts]]:
     """The linear layers and the experts of a quantised folder that ladder reads, by name, in stacks
-    or packed one by one; not convolutions, whose kernels depend on the size of images. Of their
-    tensors only the small ones are read, where they decide the type. Registers the folder's user
-    types.
+    or packed one by one; not convolutions, whose kernels depend on the size of images, and not
+    embeddings, which have none. Of their tensors only the small ones are read, where they decide
+    the type. Registers the folder's user types.
 
     Raises:
         InvalidArgument: no such folder, or nothing in it is packed. CheckpointError: damaged.
@@ -85,7 +85,7 @@ def packed_layers(path: str | os.PathLike[str]) -> tuple[list[PackedLayer], list
             f"{path} has no packed layer: `ladder convert` makes a folder of such"
         )
     says_sums = summary["quant_method"] == QUANT_METHOD
-    modules = [m for m in summary["modules"] if "filters" not in m]
+    modules = [m for m in summary["modules"] if multiplies(m)]
     orders = _read(Path(path), "g_idx", [m["name"] for m in modules if m["act_order"]])
     single = (m for m in modules if "experts" not in m)
     seconds = _read(

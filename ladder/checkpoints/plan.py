@@ -21,6 +21,8 @@ from ladder.nn.report import Conversion
 from ladder.nn.select import Found, Left, covers, dense_weight, packable, survey
 from ladder.nn.select_conv import convolutions as convolutions_of
 from ladder.nn.select_conv import matrix_of
+from ladder.nn.select_embedding import embeddings as embeddings_of
+from ladder.nn.select_embedding import kept_heads
 from ladder.nn.targets import heads_of
 from ladder.ops import activations
 from ladder.types import TType
@@ -30,14 +32,14 @@ _FLOATS = ("F16", "BF16", "F32", "F64")
 
 @dataclass(frozen=True)
 class Planned:
-    """A linear layer or convolution by its name in the files, which is that of a tensor of theirs
-    but for an output embedding that was tied to another module."""
+    """A linear layer, convolution or embedding by its name in the files, which is that of a tensor
+    of theirs but for an output embedding that was tied to another module."""
 
     name: str  #: in the model
     type: TType
     n: int
     k: int
-    module: nn.Linear | nn.Conv2d  #: or a Conv1D of transformers; on the meta device
+    module: nn.Linear | nn.Conv2d | nn.Embedding  #: or a Conv1D of transformers; on the meta device
     tensors: dict[str, Described]  #: part -> dtype, shape
     source: str  #: the tensor of the files that it is made of
 
@@ -48,16 +50,27 @@ class FolderPlan:
 
     Attributes:
         conversion: what is packed and what is left, by the names in the files.
-        modules: linear layers and convolutions to be packed, by the names in the files.
+        modules: linear layers, convolutions and embeddings to be packed, by the names in the files.
         experts: to be packed.
         dense: linear layers that stay dense.
+        untied: output embeddings that have a weight of their own, by their names in the model.
+        kept: of these, tensors to be written that stay dense, and the tensors of the files that
+            they are.
     """
 
     conversion: Conversion
     modules: dict[str, Planned]
     experts: list[PlannedExperts]
     dense: list[str]
-    untied: frozenset[str]  #: output embeddings that are packed, by their names in the model
+    untied: frozenset[str]
+    kept: dict[str, str]
+
+    @property
+    def embeddings(self) -> tuple[str, ...]:
+        """Those of ``modules`` that are such."""
+        return tuple(
+            name for name, plan in self.modules.items() if isinstance(plan.module, nn.Embedding)
+        )
 
     @property
     def filters(self) -> dict[str, tuple[int, ...]]:
@@ -69,10 +82,14 @@ class FolderPlan:
         }
 
     def wanted(self) -> dict[str, tuple[int, ...]]:
-        """The shape of each weight to be packed, of experts (E, H, I), by the names in the
-        model."""
-        filters = self.filters
-        shapes = {p.name: filters.get(home, (p.n, p.k)) for home, p in self.modules.items()}
+        """The shape of each weight to be packed that x is multiplied by, of experts (E, H, I), by
+        the names in the model."""
+        filters, embeddings = self.filters, self.embeddings
+        shapes = {
+            p.name: filters.get(home, (p.n, p.k))
+            for home, p in self.modules.items()
+            if home not in embeddings
+        }
         return shapes | {each.layer.name: each.layer.layout.shape for each in self.experts}
 
     def types_in_model(self) -> dict[str, TType]:
@@ -86,9 +103,9 @@ class FolderPlan:
     def check_activations(self, activation_type: str | None) -> None:
         """Raise Unsupported for a linear layer or experts whose weights take no such
         activations."""
-        filters = self.filters
+        without_x = {*self.filters, *self.embeddings}
         for name, plan in self.modules.items():
-            if name in filters:
+            if name in without_x:
                 continue
             if why := activations.objection(activation_type, plan.type, plan.k):
                 raise Unsupported(f"{name}: {why}")
@@ -104,12 +121,13 @@ def plan_folder(
     types: LayerTypes,
     convolutions: bool,
     head: bool,
+    embeddings: bool,
 ) -> FolderPlan:
     """What is to be packed and what is left.
 
     Raises:
         InvalidArgument: an entry of ``skip`` that names no module, or one of ``types`` that names
-            none that is packed.
+            none that is packed; or an embedding of a type that has a scale for several rows.
         CheckpointError: a tensor of the files does not fit the model, or there is nothing to pack.
     """
     model = meta_model(folder)
@@ -135,6 +153,19 @@ def plan_folder(
             conversion.left.pop(f"{conv.name}.weight", None)
         conversion.left.update(left)
         found = (*found, *filters)
+    kept: frozenset[str] = frozenset()
+    beside: dict[str, str] = {}
+    if embeddings:
+        rows, left = embeddings_of(model, given, types, loaded=False)
+        there = [row for row in rows if any(name in stored for name in row.names)]
+        for row in there:
+            conversion.left.pop(f"{row.name}.weight", None)
+        conversion.left.update(left)
+        kept, reasons = kept_heads(model, there, conversion.left)
+        conversion.left.update(reasons)
+        sources = _tied_heads(model, {*reasons}, stored)
+        beside = {f"{file_names(model)(own)}.weight": source for own, source in sources.items()}
+        found = (*found, *there)
     for layer in found:
         weight = dense_weight(layer.module)
         home = next((stored[name] for name in layer.names if name in stored), None)
@@ -149,6 +180,7 @@ def plan_folder(
         names += names_of(layer, also=home)
         conversion.add(home, ttype, weight.numel())
         conversion.convolutions += isinstance(layer.module, nn.Conv2d)
+        conversion.embeddings += isinstance(layer.module, nn.Embedding)
     for mixture in layers.experts:
         count = mixture.layout.shape[0]
         planned = possible.get(mixture.name)
@@ -170,7 +202,7 @@ def plan_folder(
     if not packed:
         raise CheckpointError(f"{folder}: no linear layer is left to convert\n{conversion}")
     untied = heads.intersection(planned.name for planned in plans.values())
-    return FolderPlan(conversion, plans, experts, dense, frozenset(untied))
+    return FolderPlan(conversion, plans, experts, dense, frozenset(untied) | kept, beside)
 
 
 def _tied_heads(model: Any, heads: set[str], stored: dict[str, str]) -> dict[str, str]:

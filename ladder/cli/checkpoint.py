@@ -95,7 +95,7 @@ def info(
     ]
     print_table(
         f"{path}: {summary['quant_method']}, {megabytes(summary['bytes'])} of tensors"
-        + _convolutions(summary["modules"])
+        + _others(summary["modules"])
         + _rounded(summary["modules"]),
         ("type", "modules", "weights", "size", "bits/weight"),
         rows,
@@ -112,15 +112,18 @@ def info(
         )  # fmt: skip
 
 
-def _convolutions(modules: list[dict[str, Any]]) -> str:
-    """How many of the modules are such."""
-    count = sum("filters" in module for module in modules)
-    return f", {count} convolutions" if count else ""
+def _others(modules: list[dict[str, Any]]) -> str:
+    """How many of the modules are convolutions and embeddings."""
+    kinds = {"convolutions": "filters", "embeddings": "embedding"}
+    counts = {what: sum(key in module for module in modules) for what, key in kinds.items()}
+    return "".join(f", {count} {what}" for what, count in counts.items() if count)
 
 
 def _rounded(modules: list[dict[str, Any]]) -> str:
     """What activations are rounded to: of how many modules, where not of all."""
-    modules = [module for module in modules if "filters" not in module]
+    from ladder.checkpoints.info import multiplies
+
+    modules = [module for module in modules if multiplies(module)]
     counts = Counter(m["activation_type"] for m in modules if m["activation_type"])
     if len(counts) == 1 and counts.total() == len(modules):
         return f", activations {next(iter(counts))}"
@@ -129,9 +132,12 @@ def _rounded(modules: list[dict[str, Any]]) -> str:
 
 
 def _named(module: dict[str, Any]) -> str:
-    """A stack of experts says how many weights it has, a convolution the size of its filters."""
+    """A stack of experts says how many weights it has, a convolution the size of its filters, an
+    embedding that it is one."""
     if "filters" in module:
         return f"{module['name']} (filters of {'x'.join(map(str, module['filters'][1:]))})"
+    if "embedding" in module:
+        return f"{module['name']} (embedding)"
     return module["name"] + (f" ({module['experts']} experts)" if "experts" in module else "")
 
 

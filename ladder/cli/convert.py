@@ -86,6 +86,14 @@ def convert(
             "becomes a layer of its own.",
         ),
     ] = False,
+    embeddings: Annotated[
+        bool,
+        typer.Option(
+            "--embeddings",
+            help="Quantise the input embedding, too; an output embedding that is tied to it "
+            "becomes a layer of its own, dense without --head.",
+        ),
+    ] = False,
     part: Annotated[
         list[str] | None,
         typer.Option(
@@ -140,6 +148,8 @@ def convert(
         ladder convert models/ResNet out --type int8 --convolutions
 
         ladder convert models/Llama out --head --layer-type lm_head=uint6
+
+        ladder convert models/Llama out --head --embeddings --layer-type embed_tokens=uint8
 
         ladder convert models/FLUX out --part transformer --part text_encoder_2
 
@@ -198,6 +208,7 @@ def convert(
             skip=tuple(skip) if skip else None,
             convolutions=convolutions,
             head=head,
+            embeddings=embeddings,
             parts=tuple(part) if part else None,
             again=again,
             calibration=loaded,

@@ -43,7 +43,7 @@ def logits(model, low=50, count=24):
 
 def packed_of(model):
     """The state of all packed modules, by name."""
-    kinds = (ladder.Linear, ladder.Experts, ladder.Conv2d)
+    kinds = (ladder.Linear, ladder.Experts, ladder.Conv2d, ladder.Embedding)
     return {
         f"{name}.{part}": tensor
         for name, module in model.named_modules()

@@ -24,6 +24,11 @@ from ladder.integrations.folders.convolutions import (
 )
 from ladder.integrations.folders.dense import dense
 from ladder.integrations.folders.describe import describe_quantised
+from ladder.integrations.folders.embeddings import (
+    LoadingEmbedding,
+    swap_embeddings,
+    swap_embeddings_by_config,
+)
 from ladder.integrations.folders.linears import swap_linears, swap_linears_by_config
 from ladder.integrations.folders.loading import LoadingLinear
 from ladder.nn.convert import set_activation_type
@@ -33,7 +38,7 @@ from ladder.nn.report import Conversion
 from ladder.weight import PARTS
 
 #: Modules that wait for what the files hold packed.
-_ROOMS = (LoadingLinear, LoadingConv2d)
+_ROOMS = (LoadingLinear, LoadingConv2d, LoadingEmbedding)
 
 
 class LadderDiffusersQuantizer(DiffusersQuantizer):
@@ -98,9 +103,11 @@ class LadderDiffusersQuantizer(DiffusersQuantizer):
         config = self.quantization_config.stored
         if headers is None:  # pickled files
             swap_convolutions_by_config(model, config, cut=False)
+            swap_embeddings_by_config(model, config, cut=False)
             swap_linears_by_config(model, config)
         else:
-            swap_linears(model, swap_convolutions(model, headers, config, cut=False), config)
+            headers = swap_convolutions(model, headers, config, cut=False)
+            swap_linears(model, swap_embeddings(model, headers, config, cut=False), config)
         # diffusers would leave what is missing on the meta device, with a warning.
         for name, module in model.named_modules():
             for part in module.state_dict() if isinstance(module, _ROOMS) else ():

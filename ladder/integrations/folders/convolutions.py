@@ -8,32 +8,22 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from ladder.checkpoints.folder import StoredConfig
 from ladder.checkpoints.layer import Stored
 from ladder.checkpoints.model import renamer
 from ladder.errors import CheckpointError, InvalidArgument, Unsupported
 from ladder.integrations.folders.checkpoint import parts_by_module, submodule
-from ladder.integrations.folders.loading import check_loaded, keep_dtypes, require
+from ladder.integrations.folders.loading import NotesParts, check_loaded, keep_dtypes, require
 from ladder.nn.conv import Conv2d
 from ladder.nn.linear import Linear
 from ladder.types import TType, parse
 from ladder.weight import PARTS, Weight
 
 
-class LoadingConv2d(Conv2d):
-    """A :class:`ladder.Conv2d` until ``finish``, which checks it and makes it a plain one. It notes
-    which of its tensors a loader gave it, as :class:`LoadingLinear` does."""
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if isinstance(value, Tensor) and getattr(value, "_is_hf_initialized", False):
-            self.__dict__.setdefault("_given", set()).add(name)
-            if name in PARTS:
-                self._parameters.pop(name, None)
-                self.register_buffer(name, value.detach())
-                return
-        super().__setattr__(name, value)
+class LoadingConv2d(NotesParts, Conv2d):
+    """A :class:`ladder.Conv2d` until ``finish``, which checks it and makes it a plain one."""
 
     def finish(self, name: str) -> None:
         """Raise CheckpointError naming a tensor that was not loaded or does not fit."""
@@ -71,7 +61,9 @@ def swap_convolutions(
             continue  # not of this model, or no convolution
         parts = stored.get(name, {})
         _check(name, parts, target, conv, config, cut=cut)
-        weight = _weight(name, parts, config)
+        shape = config.convolutions[name]
+        ttype = type_in(config, name)
+        weight = weight_of_headers(name, parts, (shape[0], math.prod(shape[1:])), ttype)
         model.set_submodule(target, LoadingConv2d.in_place_of(conv, weight))
         taken |= {f"{name}.{part}" for part in parts}
     return {name: header for name, header in headers.items() if name not in taken}
@@ -83,7 +75,9 @@ def swap_convolutions_by_config(model: Any, config: StoredConfig, *, cut: bool) 
         conv = submodule(model, name)
         if isinstance(conv, nn.Conv2d):
             _check(name, {}, name, conv, config, cut=cut)
-            room = Linear(math.prod(shape[1:]), shape[0], False, _type(name, config), device="meta")
+            room = Linear(
+                math.prod(shape[1:]), shape[0], False, type_in(config, name), device="meta"
+            )
             packed = LoadingConv2d.in_place_of(conv, room.packed_weight)
             model.set_submodule(name, packed)
 
@@ -122,20 +116,22 @@ def _check(
         )
 
 
-def _weight(name: str, parts: Mapping[str, Stored], config: StoredConfig) -> Weight:
-    """What headers say of one convolution, on the meta device."""
+def weight_of_headers(
+    name: str, parts: Mapping[str, Stored], shape: tuple[int, int], ttype: TType
+) -> Weight:
+    """What headers say of the weight of one module, on the meta device. Raises CheckpointError
+    where it lacks a part, or does not fit ``shape`` or ``ttype``."""
     if "qweight" not in parts:
         there = f"; {name} has {', '.join(sorted(parts))}" if parts else ""
         raise CheckpointError(f"{name}.qweight is missing{there}")
     for part, header in parts.items():
         if not isinstance(header.dtype, torch.dtype):
             raise CheckpointError(f"{name}.{part} has dtype {header.dtype}, which no part may have")
-    shape = config.convolutions[name]
     on_meta = {
         part: torch.empty(header.shape, dtype=header.dtype, device="meta")
         for part, header in parts.items()
     }
-    weight = Weight(_type(name, config), (shape[0], math.prod(shape[1:])), **on_meta)
+    weight = Weight(ttype, shape, **on_meta)
     try:
         weight.check(name)
     except InvalidArgument as error:
@@ -143,5 +139,6 @@ def _weight(name: str, parts: Mapping[str, Stored], config: StoredConfig) -> Wei
     return weight
 
 
-def _type(name: str, config: StoredConfig) -> TType:
+def type_in(config: StoredConfig, name: str) -> TType:
+    """The type of a packed convolution or embedding."""
     return parse(config.modules.get(name, config.weight_type))

@@ -14,12 +14,13 @@ from ladder.errors import Unsupported
 from ladder.nn.batched import BatchedLinear
 from ladder.nn.conv import Conv2d
 from ladder.nn.dense_experts import STACKS
+from ladder.nn.embedding import Embedding
 from ladder.nn.experts import Experts
 from ladder.nn.linear import Linear
 from ladder.nn.select import packable
 from ladder.nn.stack import PackedStack
 
-_PACKED = (Linear, Experts, Conv2d, BatchedLinear)
+_PACKED = (Linear, Experts, Conv2d, Embedding, BatchedLinear)
 
 
 def has_packed(model: nn.Module) -> bool:
@@ -35,16 +36,18 @@ def describe_quantised(model: nn.Module, wanted: StoredConfig) -> StoredConfig:
         usual=wanted.weight_type,
         activation_type=wanted.activation_type,
         convolutions=_filters(model),
+        embeddings=_embeddings(model),
     )
 
 
 def packed_types(model: nn.Module) -> dict[str, str]:
-    """tTypes of linear layers, stacks of experts and convolutions, by their names in files."""
+    """tTypes of linear layers, stacks of experts, convolutions and embeddings, by their names in
+    files."""
     called = file_names(model)
     return {
         called(name): str(module.weight_type)
         for name, module in model.named_modules()
-        if isinstance(module, (Linear, PackedStack, Conv2d))
+        if isinstance(module, (Linear, PackedStack, Conv2d, Embedding))
     }
 
 
@@ -55,6 +58,13 @@ def _filters(model: nn.Module) -> dict[str, tuple[int, ...]]:
         for name, module in model.named_modules()
         if isinstance(module, Conv2d)
     }
+
+
+def _embeddings(model: nn.Module) -> tuple[str, ...]:
+    called = file_names(model)
+    return tuple(
+        called(name) for name, module in model.named_modules() if isinstance(module, Embedding)
+    )
 
 
 def only(values: Iterable[str | None]) -> str | None:
@@ -84,6 +94,8 @@ def describe_model(model: nn.Module, before: StoredConfig | None = None) -> Stor
         if isinstance(module, Conv2d):
             types[called(name)] = str(module.weight_type)
             filters[called(name)] = tuple(module.weight.shape)
+        elif isinstance(module, Embedding):
+            types[called(name)] = str(module.weight_type)
         elif isinstance(module, Linear):
             types[called(name)] = str(module.weight_type)
             rounded[called(name)] = _wish(module)
@@ -92,9 +104,13 @@ def describe_model(model: nn.Module, before: StoredConfig | None = None) -> Stor
             types |= {stored: str(stack.weight_type) for stored, stack in stacks.items()}
             rounded |= _of_stacks(_wish(module), [*stacks], before)
     dense = [called(name) for name in packable(model)]
+    rows = _embeddings(model)
     if before is None:
-        return StoredConfig.describing(types, dense, activation_types=rounded, convolutions=filters)
-    if not types or (before.convolutions == filters and _says(before, types, rounded, dense)):
+        return StoredConfig.describing(
+            types, dense, activation_types=rounded, convolutions=filters, embeddings=rows
+        )
+    same = before.convolutions == filters and {*before.embeddings} == {*rows}
+    if not types or (same and _says(before, types, rounded, dense)):
         return before
     return StoredConfig.describing(
         types,
@@ -103,6 +119,7 @@ def describe_model(model: nn.Module, before: StoredConfig | None = None) -> Stor
         source=before.source,
         activation_types=rounded,
         convolutions=filters,
+        embeddings=rows,
     )
 
 

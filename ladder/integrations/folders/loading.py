@@ -85,6 +85,20 @@ class LoadingLinear(Linear):
                 check_pre_scale(self.pre_scale, self.in_features, name)
 
 
+class NotesParts(PackedModule):
+    """Of a convolution or an embedding that is being loaded: notes which of its tensors a loader
+    gave it, as :class:`LoadingLinear` does."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if isinstance(value, Tensor) and getattr(value, "_is_hf_initialized", False):
+            self.__dict__.setdefault("_given", set()).add(name)
+            if name in PARTS:
+                self._parameters.pop(name, None)
+                self.register_buffer(name, value.detach())
+                return
+        super().__setattr__(name, value)
+
+
 def buffer_name(part: str) -> str:
     """What a :class:`ForeignLinear` calls a part, whose name may have dots."""
     return part.replace(".", "_")
@@ -224,6 +238,8 @@ def require(module: PackedModule, name: str) -> None:
     given = module.__dict__.get("_given", set())
     tensors = {**module._buffers, **module._parameters}
     for part, tensor in tensors.items():
+        if part in module._non_persistent_buffers_set:
+            continue  # no file has it
         # What accelerate holds on disk is on the meta device, and nothing of a layer that is cut.
         whole = getattr(module, "_shard", None) is None
         known = tensor is None or (tensor.device.type == "meta" and whole)

@@ -24,6 +24,7 @@ from ladder.integrations.folders.describe import (
     only,
     packed_types,
 )
+from ladder.integrations.folders.embeddings import LoadingEmbedding
 from ladder.integrations.folders.loading import LoadingLinear
 from ladder.integrations.transformers import guard
 from ladder.integrations.transformers.conversions import restore, spare
@@ -102,7 +103,7 @@ class Quantizer(HfQuantizer):
                 if self._plan is not None:
                     self._plan.check_applied(module, name)
                 module.finish(name, group)
-            elif isinstance(module, (LoadingStack, LoadingConv2d)):
+            elif isinstance(module, (LoadingStack, LoadingConv2d, LoadingEmbedding)):
                 module.finish(name)
         stored = self._stored_config(model)
         if self.pre_quantized:  # folders are loaded on any device
@@ -179,7 +180,8 @@ class LadderHfQuantizer(Quantizer):
             return said
         # The folder names single projections, and a copy of it has stacks.
         called, packed = file_names(model), packed_types(model)
-        wishes = {n: stored.activation_type_of(n) for n in packed if n not in said.convolutions}
+        without_x = {*said.convolutions, *said.embeddings}
+        wishes = {n: stored.activation_type_of(n) for n in packed if n not in without_x}
         for name, single in self._singles.items():
             for stack in STACKS.values():
                 wishes[called(f"{name}.{stack}")] = only(
@@ -193,6 +195,7 @@ class LadderHfQuantizer(Quantizer):
             source=stored.source,
             activation_types=wishes,
             convolutions=said.convolutions,
+            embeddings=said.embeddings,
         )
 
     def _process_model_after_weight_loading(self, model: Any, **kwargs: Any) -> Any:

@@ -9,6 +9,7 @@ from typing import Any
 from ladder.checkpoints.folder import StoredConfig
 from ladder.checkpoints.layer import Stored
 from ladder.integrations.folders.convolutions import swap_convolutions, swap_convolutions_by_config
+from ladder.integrations.folders.embeddings import swap_embeddings, swap_embeddings_by_config
 from ladder.integrations.folders.linears import codes_part, swap_linears, swap_linears_by_config
 from ladder.integrations.transformers.experts import swap_experts, swap_experts_by_config
 from ladder.integrations.transformers.single_experts import SingleExperts, open_experts
@@ -32,10 +33,12 @@ def swap_stored(
     if headers is None:  # a state_dict, or pickled files: the config is all there is to go by
         swap_experts_by_config(model, config, cut=cut)
         swap_convolutions_by_config(model, config, cut=cut)
+        swap_embeddings_by_config(model, config, cut=cut)
         swap_linears_by_config(model, config, part)
         return {}, {}
     headers = swap_experts(model, headers, config, cut=cut)
     headers = swap_convolutions(model, headers, config, cut=cut)
+    headers = swap_embeddings(model, headers, config, cut=cut)
     singles = open_experts(model, headers, PARTS, codes_part, cut=cut)
     names = swap_linears(model, headers, config, part)
     for single in singles.values():
