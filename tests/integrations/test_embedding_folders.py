@@ -28,7 +28,6 @@ from ladder.checkpoints.info import describe, matrices
 from ladder.checkpoints.packed import packed_layers
 from ladder.errors import CheckpointError, InvalidArgument, Unsupported
 from ladder.integrations.serving.stored import Folder
-from ladder.integrations.transformers import dense
 
 EIGHT = "uint8,group=64,scale=float16,zero=midpoint"
 BATCHES = torch.randint(0, 128, (4, 24), generator=torch.Generator().manual_seed(1))
@@ -132,7 +131,7 @@ def test_what_is_loaded_again_and_made_dense_is_the_same_model(folder, tmp_path)
     model.save_pretrained(tmp_path / "again")
     assert types_in(tmp_path / "again") == types_in(folder)
     check_same(load(tmp_path / "again"), model)
-    model = dense(model)
+    model = model.dequantize()
     assert type(of(model)) is nn.Embedding and torch.equal(of(model)(BATCHES), rows)
     model.save_pretrained(tmp_path / "dense")
     again = load(tmp_path / "dense")
