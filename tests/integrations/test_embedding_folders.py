@@ -125,6 +125,19 @@ def test_a_scaled_embedding_keeps_its_scale_in_a_loaded_model(tmp_path):
     assert torch.equal(packed(BATCHES), rows * 8) and rows.any()
 
 
+class OwnLlama(LlamaModel):
+    """Draws weights as models outside of transformers do, whatever has been loaded."""
+
+    def _init_weights(self, module):
+        if isinstance(module, (nn.Linear, nn.Embedding)):
+            module.weight.data.normal_()
+
+
+def test_a_model_of_the_users_own_does_not_draw_the_weight(folder):
+    model = OwnLlama.from_pretrained(folder, dtype=torch.float32)
+    assert torch.equal(model.embed_tokens(BATCHES), of(load(folder))(BATCHES))
+
+
 def test_what_is_loaded_again_and_made_dense_is_the_same_model(folder, tmp_path):
     model = load(folder)
     rows = of(model)(BATCHES)
@@ -256,6 +269,20 @@ def test_a_type_with_blocks_of_rows_is_refused_before_anything_is_replaced(tmp_p
         convert(tmp_path / "dense", tmp_path / "packed", block, embeddings=True)
     assert not (tmp_path / "packed").exists()
     assert ladder.convert(model, block, embeddings=True, types={"embed_tokens": EIGHT}).embeddings
+
+
+def test_a_model_of_diffusers_has_its_labels_packed(tmp_path):
+    diffusers = pytest.importorskip("diffusers")
+    torch.manual_seed(0)
+    sizes = {"num_attention_heads": 2, "attention_head_dim": 16, "num_layers": 1}
+    model = diffusers.DiTTransformer2DModel(**sizes, sample_size=8, num_embeds_ada_norm=10)
+    report = ladder.convert(model, "uint4", 32, embeddings=True)
+    name = "transformer_blocks.0.norm1.emb.class_embedder.embedding_table"
+    assert report.embeddings == 1 and name in report.packed
+    model.save_pretrained(tmp_path)
+    again = type(model).from_pretrained(tmp_path)
+    check_same(again, model)
+    assert isinstance(again.get_submodule(name), ladder.Embedding)
 
 
 def test_models_without_embeddings_and_arguments_that_do_not_fit(folder, tmp_path):

@@ -94,7 +94,11 @@ class NotesParts(PackedModule):
             self.__dict__.setdefault("_given", set()).add(name)
             if name in PARTS:
                 self._parameters.pop(name, None)
-                self.register_buffer(name, value.detach())
+                part: Any = value.detach()
+                # Without it transformers would have a model of the user's own draw the weight of
+                # an embedding anew.
+                part._is_hf_initialized = True
+                self.register_buffer(name, part)
                 return
         super().__setattr__(name, value)
 
