@@ -201,8 +201,10 @@ def plan_folder(
     dense = [stored.get(name, name) for name in every if stored.get(name) not in packed]
     if not packed:
         raise CheckpointError(f"{folder}: no linear layer is left to convert\n{conversion}")
-    untied = heads.intersection(planned.name for planned in plans.values())
-    return FolderPlan(conversion, plans, experts, dense, frozenset(untied) | kept, beside)
+    untied = kept.union(heads.intersection(planned.name for planned in plans.values()))
+    if untied:
+        beside = _other_ties(model, shards, {*plans}) | beside
+    return FolderPlan(conversion, plans, experts, dense, untied, beside)
 
 
 def _tied_heads(model: Any, heads: set[str], stored: dict[str, str]) -> dict[str, str]:
@@ -219,6 +221,22 @@ def _tied_heads(model: Any, heads: set[str], stored: dict[str, str]) -> dict[str
             )
         if name not in stored and other in stored:
             found[name] = f"{stored[other]}.weight"
+    return found
+
+
+def _other_ties(model: Any, shards: ShardSet, packed: set[str]) -> dict[str, str]:
+    """What is to be written for parameters of ``model`` of which the files hold nothing, because
+    they are tied to others: their names, and the tensors of the files that they are. The entry of
+    the configuration that ties the output embedding is for all ties."""
+    rename, called, found = renamer(model)[0], file_names(model), {}
+    stored = {rename(name): name for name in shards.home}
+    ties: dict[str, str] = getattr(model, "all_tied_weights_keys", None) or {}
+    for key, at in ties.items():
+        holder, _, parameter = key.rpartition(".")
+        home = called(holder)
+        made = parameter == "weight" and home in packed
+        if key not in stored and at in stored and not made:
+            found[f"{home}.{parameter}"] = stored[at]
     return found
 
 

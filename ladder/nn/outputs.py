@@ -59,7 +59,10 @@ def inputs(model: nn.Module) -> set[str]:
 
 def untie(model: nn.Module, names: Collection[str]) -> None:
     """Note that the modules ``names``, which may have been tied to others, are so no more: in
-    what transformers knows of ties, and in the configuration, which is saved."""
+    what transformers knows of ties, and in the configuration, which is saved.
+
+    The entry of the configuration is for all ties of a model, so that other parameters (the bias of
+    BERT's head, the embeddings of T5's encoder) become copies of their own, too."""
     keys = {f"{name}.weight" for name in names}
     for holder, part in model.named_modules():
         ties = getattr(part, "all_tied_weights_keys", None)
@@ -69,12 +72,28 @@ def untie(model: nn.Module, names: Collection[str]) -> None:
         left = {key: at for key, at in ties.items() if not keys & {prefix + key, prefix + at}}
         if left == ties:
             continue
-        part.all_tied_weights_keys = left
+        part.all_tied_weights_keys = {}
+        for key, at in left.items():
+            _give_own(part, key, at)
         config = getattr(part, "config", None)
         both: tuple[Any, ...] = (config, getattr(config, "text_config", None))
         for each in both:
             if getattr(each, "tie_word_embeddings", False):
                 each.tie_word_embeddings = False
+
+
+def _give_own(model: nn.Module, key: str, at: str) -> None:
+    """Copy parameter ``key`` of ``model`` if it is the parameter ``at``."""
+    holder, _, name = key.rpartition(".")
+    other, _, of = at.rpartition(".")
+    try:
+        module, its = model.get_submodule(holder), model.get_submodule(other)
+    except AttributeError:
+        return
+    parameter = module._parameters.get(name)
+    if parameter is not None and parameter is its._parameters.get(of):
+        own = nn.Parameter(parameter.detach().clone(), parameter.requires_grad)
+        module._parameters[name] = own
 
 
 def kept(model: nn.Module) -> set[str]:

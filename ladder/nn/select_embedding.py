@@ -65,8 +65,8 @@ def embeddings(
     wanted = inputs(model)
     if not wanted:
         raise InvalidArgument(
-            "embeddings is given, and the model has no input embedding (get_input_embeddings of "
-            "transformers' models, else any nn.Embedding)"
+            "embeddings is given, and the model has no input embedding that is an nn.Embedding "
+            "(get_input_embeddings of transformers' models, else any module)"
         )
     names, modules = every_module(model)
     tied = _tied(model, names, modules)

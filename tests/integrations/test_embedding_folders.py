@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Input embeddings that are packed, in memory and in folders."""
 
+import copy
 import json
 
 import pytest
@@ -9,6 +10,10 @@ from hf_models import TINY, check_same, edit_config, edit_tensors, load, logits,
 from safetensors.torch import load_file
 from torch import nn
 from transformers import (
+    BartConfig,
+    BartForConditionalGeneration,
+    BertConfig,
+    BertForMaskedLM,
     Gemma3ForCausalLM,
     Gemma3TextConfig,
     GPT2Config,
@@ -249,6 +254,42 @@ def test_embeddings_that_share_their_weight_stay_dense():
     assert report.embeddings == 0
     assert report.left["shared.weight"].reason.startswith("its weight is tied to")
     assert sum("tied" in left.reason and left.weights > 0 for left in report.left.values()) == 1
+
+
+_BART = {
+    "d_model": 64, "vocab_size": 128, "max_position_embeddings": 64,
+    **{f"{side}_layers": 1 for side in ("encoder", "decoder")},
+    **{f"{side}_attention_heads": 2 for side in ("encoder", "decoder")},
+    **{f"{side}_ffn_dim": 96 for side in ("encoder", "decoder")},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "asked", [{"head": True}, {"embeddings": True}, {"head": True, "embeddings": True}], ids=str
+)
+@pytest.mark.parametrize(
+    ("kind", "config"),
+    [(BertForMaskedLM, BertConfig(**TINY)), (BartForConditionalGeneration, BartConfig(**_BART))],
+)
+def test_other_ties_end_with_that_of_the_head(kind, config, asked, tmp_path):
+    """The entry of the configuration is for all: for the bias of BERT's head, which no file has,
+    and for BART's embeddings, which share one weight and stay dense."""
+    torch.manual_seed(0)
+    model = kind(copy.deepcopy(config)).eval()
+    for name, parameter in model.named_parameters():
+        if name.endswith("bias"):
+            nn.init.normal_(parameter)
+    model.save_pretrained(tmp_path / "dense")
+    ladder.convert(model, "uint4", 32, **asked)
+    model.save_pretrained(tmp_path / "memory")
+    convert(tmp_path / "dense", tmp_path / "packed", "uint4", group_size=32, **asked)
+    for folder in ("memory", "packed"):
+        again, info = kind.from_pretrained(
+            tmp_path / folder, dtype=torch.float32, output_loading_info=True
+        )
+        assert not info["missing_keys"] and not info["unexpected_keys"]
+        check_same(again, model)
+        assert torch.equal(logits(again.eval()), logits(model))
 
 
 def test_positions_stay_dense():
