@@ -7,6 +7,7 @@ and needs memory for the decoded weight. Kernels replace it device by device.
 
 from __future__ import annotations
 
+import functools
 from typing import Any, cast
 
 import torch
@@ -69,13 +70,16 @@ def _codes(qweight: Tensor, k: int, bits: int) -> Tensor:
     return (low | (words[:, word + 1] << 1 << (31 - shift))) & mask
 
 
-def _table(format: Element, device: torch.device) -> Tensor:
-    return format.values.to(torch.float32).to(device)
+@functools.lru_cache(maxsize=256)
+def _table(format: Element, device: torch.device, less: float) -> Tensor:
+    """Kept: a copy from the host waits for the device, and no CUDA graph can hold it."""
+    with torch.inference_mode(False):
+        return (format.values.to(torch.float32) - less).to(device)
 
 
 def _decoded(format: Element, codes: Tensor, less: float = 0.0) -> Tensor:
     """The numbers of codes of int32, less a number from which integers differ exactly."""
-    table = _table(format, codes.device) - less
+    table = _table(format, codes.device, less)
     return table.index_select(0, codes.reshape(-1)).view(codes.shape)
 
 
