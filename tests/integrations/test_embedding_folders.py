@@ -31,8 +31,7 @@ from ladder.checkpoints.convert import convert
 from ladder.checkpoints.folder import StoredConfig
 from ladder.checkpoints.info import describe, matrices
 from ladder.checkpoints.packed import packed_layers
-from ladder.errors import CheckpointError, InvalidArgument, Unsupported
-from ladder.integrations.serving.stored import Folder
+from ladder.errors import CheckpointError, InvalidArgument
 
 EIGHT = "uint8,group=64,scale=float16,zero=midpoint"
 BATCHES = torch.randint(0, 128, (4, 24), generator=torch.Generator().manual_seed(1))
@@ -383,16 +382,6 @@ def test_a_missing_part_is_named(folder):
     edit_tensors(folder, lambda tensors: tensors.pop(f"{NAME}.qweight"))
     with pytest.raises(CheckpointError, match="model.embed_tokens.qweight is missing"):
         load(folder)
-
-
-def test_engines_refuse_packed_embeddings_by_name(folder):
-    config = stored(folder)["quantization_config"]
-    with pytest.raises(
-        Unsupported, match="model.embed_tokens is a packed embedding.*without --emb"
-    ):
-        Folder(config)
-    del config["embeddings"]
-    assert Folder(config).method == "ladder"
 
 
 def test_a_config_without_embeddings_does_not_speak_of_them():

@@ -227,10 +227,13 @@ def test_activations_of_16_bits_stay_within_the_bound(dtype, type, tmp_path):
     assert_linear_close(y, x, weight)
 
 
+@pytest.mark.parametrize("named", (False, True))
 @pytest.mark.parametrize("type", KINDS)
-def test_rows_of_a_packed_embedding_are_its_values(type, tmp_path):
+def test_rows_of_a_packed_embedding_are_its_values(type, named, tmp_path):
+    """Whether config.json names it, as that of `ladder convert --embeddings` does, or not."""
     stored = Stored.drawn({"embed_tokens": type})
-    folder = write(tmp_path, stored.tensors(), stored.config())
+    config = stored.config() | ({"embeddings": [prefix("embed_tokens")]} if named else {})
+    folder = write(tmp_path, stored.tensors(), config)
     layer = serve("embed_tokens", folder, stored.tensors())
     ids = torch.tensor([[0, 5, 5], [VOCABULARY - 1, 17, 255]])
     assert torch.equal(run(layer, ids), stored.dense("embed_tokens")[ids].float())

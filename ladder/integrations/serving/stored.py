@@ -98,8 +98,7 @@ class Folder:
             the config alone decides.
     Raises:
         CheckpointError: a config that makes no sense.
-        Unsupported: a quant_method that ladder does not read, packed convolutions, or embeddings
-            that ``ladder convert --embeddings`` has packed.
+        Unsupported: a quant_method that ladder does not read, or packed convolutions.
     """
 
     def __init__(
@@ -120,7 +119,6 @@ class Folder:
         if self.method == QUANT_METHOD:
             self._stored = StoredConfig.from_dict(config)
             _refuse_convolutions(self._stored)
-            _refuse_embeddings(self._stored)
         elif self.method in FORMATS:
             if why := getattr(FORMATS[self.method], "NOT_SERVED", ""):
                 raise Unsupported(
@@ -376,19 +374,6 @@ def _refuse_convolutions(stored: StoredConfig) -> None:
         raise Unsupported(
             f"{names[0]}{more or ' is a packed convolution'}, which engines cannot hold: serve a "
             "folder of the model without them (`ladder convert` without --convolutions), or load "
-            "this one with transformers"
-        )
-
-
-def _refuse_embeddings(stored: StoredConfig) -> None:
-    """Many models of engines make their embedding without asking for a method, and then look for
-    its dense weight."""
-    names = stored.embeddings
-    if names:
-        more = f" and {len(names) - 1} more are packed embeddings" if names[1:] else ""
-        raise Unsupported(
-            f"{names[0]}{more or ' is a packed embedding'}, which engines cannot hold: serve a "
-            "folder of the model without them (`ladder convert` without --embeddings), or load "
             "this one with transformers"
         )
 
