@@ -132,7 +132,7 @@ test-hip: build
 
 python-test: build
 	$(PY) -m pytest tests -n $(JOBS) --maxprocesses 4 --dist worksteal \
-	  --ignore=tests/serving --ignore=tests/engines
+	  --ignore=tests/serving --ignore=tests/engines --durations 12 --durations-min 10
 
 # The plugins for vLLM and SGLang under those packages' own layer classes, without compiled code. Of
 # vLLM's releases the one that the commit chooses. Where the packages cannot be fetched the tests
