@@ -57,10 +57,10 @@ def unpack(qweight: Tensor, k: int, bits: int) -> Tensor:
 
 def _codes(qweight: Tensor, k: int, bits: int) -> Tensor:
     """Codes [n, k] as int32: of weights of billions this is what a GPU's memory is read for."""
-    n, mask = qweight.shape[0], (1 << bits) - 1
+    mask = (1 << bits) - 1
     if 32 % bits == 0:
         shifts = torch.arange(0, 32, bits, device=qweight.device, dtype=torch.int32)
-        return ((qweight.unsqueeze(-1) >> shifts) & mask).view(n, -1)[:, :k]
+        return ((qweight.unsqueeze(-1) >> shifts) & mask).flatten(1)[:, :k]
     first = torch.arange(k, device=qweight.device) * bits
     word, shift = first // 32, (first % 32).to(torch.int32)
     words = torch.nn.functional.pad(qweight, (0, 1))
@@ -107,8 +107,8 @@ def dequantize(
     else:
         flat = qweight.contiguous().view(FLOAT_DTYPES[ttype.element.name])
         values = flat[:, :k].to(torch.float32)
-    columns = ttype.columns or k
-    whole = g_idx is None and k % columns == 0  # groups of one size, which need no copies
+    columns = ttype.columns or max(k, 1)
+    whole = g_idx is None and k > 0 and k % columns == 0  # groups of one size, which need no copies
     if whole:
         values = values.view(n, groups, columns)
 

@@ -21,7 +21,7 @@ from ladder.nn.dense_experts import DOWN, STACKS
 from ladder.nn.layer_types import LayerTypes, check_bits
 from ladder.nn.mixtures import FoundExperts
 from ladder.nn.report import Conversion
-from ladder.nn.select import PREPARED, Found, Left, dense_weight, survey
+from ladder.nn.select import PREPARED, Found, Left, dense_weight, every_module, survey
 from ladder.nn.select_conv import matrix_of
 from ladder.nn.targets import targets
 from ladder.qat.layers import Settings, dense_class, is_prepared, prepared_class, set_class
@@ -55,8 +55,9 @@ def prepare(
 
     Args:
         activation_type: layers are to have, :attr:`ladder.Linear.activation_type`: x of linear
-            layers is rounded, too, as on its device, with the gradient of what it was. Of experts
-            it is not, before they are packed.
+            layers is rounded, too, as on its device, with the gradient of what it was; a call on a
+            device without products of such x raises Unsupported. Of experts x is not rounded
+            before they are packed.
         weight_type, group_size, symmetric, types, skip, method, convolutions: as
             :func:`ladder.convert`.
         head: as there; an output embedding that is tied to the input embedding is trained as a
@@ -164,12 +165,8 @@ def _try(layer: Found | FoundExperts, settings: Settings) -> None:
 def _prepared(model: nn.Module) -> list[tuple[Found | FoundExperts, Settings]]:
     """All prepared layers, as dense modules that share parameters and hooks with them."""
     check_model(model)
-    names: dict[int, list[str]] = {}
-    modules: dict[int, nn.Module] = {}
-    for name, module in model.named_modules(remove_duplicate=False):
-        if is_prepared(module):
-            names.setdefault(id(module), []).append(name)
-            modules[id(module)] = module
+    names, every = every_module(model)
+    modules = {key: module for key, module in every.items() if is_prepared(module)}
     if not modules:
         raise InvalidArgument("no layer of the model is prepared: use ladder.qat.prepare first")
     found: list[tuple[Found | FoundExperts, Settings]] = []

@@ -13,11 +13,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ladder.errors import InvalidArgument
-from ladder.nn.dense_experts import DOWN, GATE_UP, Layout
+from ladder.errors import InvalidArgument, Unsupported
+from ladder.nn.dense_experts import DOWN, GATE_UP, STACKS, Layout
 from ladder.nn.select import PREPARED, is_conv1d, is_linear
 from ladder.nn.select_conv import filter_rows
 from ladder.ops import rounded
+from ladder.ops.activations import device_objection
 from ladder.qat.rounding import rounded_weight, straight_through
 from ladder.types import TType
 
@@ -40,12 +41,12 @@ class Settings:
     activation_type: str | None = None
     layout: Layout | None = None
 
-    def rounded(self, weight: Tensor, which: int = 0) -> Tensor:
-        """[N, K] as it is when it is packed."""
+    def rounded(self, weight: Tensor, which: int = 0, part: str = "") -> Tensor:
+        """[N, K] as it is when it is packed. ``part``: what of the layer it is, for errors."""
         try:
             return rounded_weight(weight, self.types[which], self.method)
         except InvalidArgument as error:
-            raise InvalidArgument(f"{self.name}: {error}") from None
+            raise InvalidArgument(f"{self.name}{part}: {error}") from None
 
 
 class _Prepared:
@@ -72,6 +73,8 @@ class _Linear(_Prepared):
         transposed = is_conv1d(module)
         weight = settings.rounded(module.weight.T if transposed else module.weight)
         if settings.activation_type is not None:
+            if why := device_objection(settings.activation_type, input.device.type):
+                raise Unsupported(f"{settings.name}: {why}")
             seen = rounded(input, str(settings.types[0]), settings.activation_type)
             input = seen.to(input.dtype)
         return functional.linear(input, weight, module.bias)
@@ -94,10 +97,11 @@ def _stack(name: str, which: int) -> property:
         dense: Tensor = module._parameters[name]
         settings: Settings = module.__dict__[PREPARED]
         layout = cast(Layout, settings.layout)
-        values = torch.stack(
-            [settings.rounded(layout.rows(name, each), which) for each in dense.detach().unbind()]
-        )
-        return straight_through(dense, layout.as_dense(name, values))
+        values = [
+            settings.rounded(layout.rows(name, each), which, f".{STACKS[name]}: expert {number}")
+            for number, each in enumerate(dense.detach().unbind())
+        ]
+        return straight_through(dense, layout.as_dense(name, torch.stack(values)))
 
     return property(read)
 

@@ -56,7 +56,7 @@ def test_training_and_what_is_packed_agree(activation_type):
         optimizer.step()
         optimizer.zero_grad()
         losses.append(loss.item())
-    assert losses[-1] < 0.5 * losses[0]
+    assert losses[-1] < 0.5 * losses[0]  # 0.2 on a CPU
     trained = made(x).detach().float()
     ladder.qat.convert(made)
     assert made[0].activation_type == activation_type

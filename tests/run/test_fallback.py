@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_leaves
 
 import ladder
 from ladder.ops import fallback
-from ladder.types import type_names
+from ladder.types import parse, type_names
 
 
 def parts(w):
@@ -52,6 +52,25 @@ def test_every_kind_of_metadata_has_the_same_values_and_products(type, act_order
     scales, zeros, scale2, g_idx, text = parts(w)
     y = fallback.linear(x, w.qweight, scales, zeros, scale2, g_idx, bias, text)
     assert torch.equal(y, w.linear(x, bias))
+
+
+@pytest.mark.parametrize("n, k", [(0, 64), (3, 0)])
+@pytest.mark.parametrize("type", [t for t in KINDS if parse(t).rows == 1])
+def test_nothing_has_no_values(type, n, k):
+    """As of an embedding that is asked for no rows."""
+    ttype = parse(type)
+
+    def part(shape, dtype):
+        return None if shape is None or dtype is None else torch.ones(shape, dtype=dtype)
+
+    empty = (
+        torch.zeros(n, ttype.words(k), dtype=torch.int32),
+        part((ttype.block_rows(n), ttype.groups(k)), ttype.scale_dtype),
+        part(ttype.zeros_shape(n, k), ttype.zeros_dtype),
+        part(ttype.scale2_shape(n), torch.float32),
+    )
+    assert fallback.dequantize(*empty, None, type, k).shape == (n, k)
+    assert torch.ops.ladder.dequantize(*empty, None, type, k).shape == (n, k)
 
 
 @pytest.mark.parametrize("name", ["float16", "bfloat16", "float32"])

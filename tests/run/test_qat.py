@@ -15,6 +15,8 @@ from ladder.errors import InvalidArgument, Unsupported
 from ladder.ops.activations import round_activations
 from ladder.types import parse
 
+#: Tolerances below are of the same numbers, summed in another order in float32: of gradients and
+#: outputs of up to some tens.
 X = torch.randn(40, 64, generator=torch.Generator().manual_seed(5))
 
 
@@ -112,6 +114,14 @@ def test_x_is_rounded_where_the_layer_will_round_it():
     ladder.qat.convert(model)
     assert model[0].activation_type == "int8"
     torch.testing.assert_close(model(X), y, rtol=1e-4, atol=1e-4)
+
+
+def test_x_is_not_rounded_to_what_its_device_does_not_multiply():
+    """A CPU has no products of float8_e4m3: it must not take int8 in their place."""
+    model = dense()
+    ladder.qat.prepare(model, "uint4", 32, activation_type="float8_e4m3")
+    with pytest.raises(Unsupported, match="^0: activation_type float8_e4m3 has kernels for .*cuda"):
+        model(X)
 
 
 def test_copies_pickles_hooks_and_second_names():

@@ -32,7 +32,7 @@ constexpr double kNarrowGroups = 0.875, kNarrowWholes = 1.5, kNarrowProducts = 1
 constexpr int kTwelveWarps = 12;
 constexpr std::int64_t kGroupsOfTwelve = 44;
 
-// Beside producers, by the first three choices of 45 types for 1 to 256 tokens (6529 kernels, H200).
+// Beside producers, by the first three choices of 57 types for 1 to 256 tokens (6529 kernels, H200).
 // Of eight warps and k-tiles of 128 columns: codes of 7 bits with two tiles of rows a warp, and sums
 // of narrow groups of many tokens. Of sixteen warps: many tokens, whose products NVRTC serialises
 // else. With these and those of decode/registers.cpp 113 of the kernels are rejected for 257, and
