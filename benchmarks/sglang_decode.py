@@ -22,7 +22,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from vllm_decode import SHAPES, run_child, table, write_model
+from vllm_decode import run_child, table
+from vllm_engines import SHAPES, write_model
 
 #: What the log of an engine must have: without it another kernel ran.
 EXPECTED = {"gptq_marlin": "Using gptq_marlin kernel", "ladder": "quant=ladder"}
