@@ -5,17 +5,17 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from ladder.checkpoints import diffusion
 from ladder.checkpoints.activation_schemes import recorded, say_without_scale
-from ladder.checkpoints.folder import StoredConfig
+from ladder.checkpoints.folder import StoredConfig, without_ties
 from ladder.checkpoints.gguf.repack import repack_gguf
 from ladder.checkpoints.header import DTYPE_NAMES
-from ladder.checkpoints.layer import Layer, check_input_scale, ttype_of
+from ladder.checkpoints.layer import Layer, check_input_scale, is_embedding, ttype_of
 from ladder.checkpoints.model_files import (
     Described,
     ShardFiller,
@@ -35,6 +35,7 @@ from ladder.checkpoints.source import (
     read_quantization,
     require_folder,
 )
+from ladder.checkpoints.tables import KEPT_WITH, tables_of
 from ladder.checkpoints.translated import repack_translated
 from ladder.checkpoints.writer import carried_files, check_destination
 from ladder.errors import InvalidArgument
@@ -66,6 +67,8 @@ def repack(
     v1_zeros: str = "word",
     weights_only: bool = False,
     float16_scales: bool = False,
+    embeddings: bool = False,
+    head: bool = False,
 ) -> Report:
     """Write the folder of another package, or GGUF file, ``src`` as the ladder folder ``dst``.
 
@@ -89,6 +92,13 @@ def repack(
         float16_scales: of a GGUF file, round scales that only float32 holds to float16, which takes
             one bit less for each weight, or two (docs/format.md); the report says how far weights
             move.
+        embeddings: a quantised input embedding stays packed, as :class:`ladder.Embedding`, where
+            it is one that :func:`ladder.convert` would pack. By default it is decoded. An output
+            embedding that is tied to it is decoded, unless ``head`` is given, and the folder says
+            ``tie_word_embeddings: false``.
+        head: an output embedding that is tied to a quantised embedding is packed, from the same
+            codes. One with a weight of its own is packed where ``src`` has it quantised, whatever
+            is said here.
     Raises:
         InvalidArgument: ``dst`` exists, or one of the folders lies in the other, or as open_folder.
         CheckpointError, Unsupported: as open_folder; a tensor is missing, damaged or not finite; a
@@ -99,7 +109,13 @@ def repack(
     folder, destination = Path(src), Path(os.path.abspath(dst))
     if folder.suffix == ".gguf" and not folder.is_dir():
         return repack_gguf(
-            folder, destination, force=force, progress=progress, float16_scales=float16_scales
+            folder,
+            destination,
+            force=force,
+            progress=progress,
+            float16_scales=float16_scales,
+            embeddings=embeddings,
+            head=head,
         )
     if float16_scales:
         raise InvalidArgument(f"float16_scales is for GGUF files, and {folder} is none")
@@ -110,10 +126,14 @@ def repack(
     if read_quantization(folder, config)[1] in TRANSLATED:
         report = repack_translated(folder, config, destination, force=force, progress=progress)
         report.destination = str(dst)
+        if embeddings or head:
+            report.notes.append("no embedding is quantised: embeddings and head change nothing")
         return report
     source = open_folder(folder, v1_zeros=v1_zeros)
     source = getattr(source.format, "sized", lambda source: source)(source)
+    source = source.with_embeddings() if embeddings else source
     plans = {module: _plan(source, module, weights_only) for module in source.modules}
+    tables = tables_of(source, embeddings=embeddings, head=head)
     dense = {name: source.layer(name) for name in source.embeddings}
     if hasattr(source.format, "check_source"):
         layers = {module: plan.layer for module, plan in plans.items()} | dense
@@ -125,6 +145,15 @@ def repack(
             if plan.layer.keeps_input_scale(parse(plan.type), act_order="g_idx" in plan.tensors)
             and "input_scale" not in plan.tensors
         ])  # fmt: skip
+    plans |= {name: _plan(source, of, weights_only=True) for name, of in tables.packed.items()}
+    dense = {name: layer for name, layer in dense.items() if name not in tables.packed}
+    if dense:
+        more = f" and {len(dense) - _NAMED} more" if len(dense) > _NAMED else ""
+        names = ", ".join([*dense][:_NAMED]) + more
+        tables.notes.insert(0, f"decoded, as no linear layer has their weight: {names}")
+        if not embeddings and any(map(is_embedding, dense)):
+            tables.notes.append(KEPT_WITH)
+    dense |= {name: source.layer(of) for name, of in tables.decoded.items()}
     files = carried_files(folder, source.shards.files | {"config.json", *FALLBACKS})
     report = Report(
         source=str(folder),
@@ -135,21 +164,20 @@ def repack(
         files_carried=len(files),
         bytes_before=source.shards.nbytes,
     )
-    if dense:
-        more = f" and {len(dense) - _NAMED} more" if len(dense) > _NAMED else ""
-        names = ", ".join([*dense][:_NAMED]) + more
-        report.notes.append(f"decoded, as no linear layer has their weight: {names}")
+    report.notes += tables.notes
     for plan in plans.values():
         row = report.types.setdefault(plan.type, TypeRow())
         row.add(plan.layer.n, plan.layer.k, plan.nbytes)
     stored = StoredConfig.describing(
         {module: plan.type for module, plan in plans.items()},
-        source.unquantised(),
+        [name for name in source.unquantised() if name not in plans],
         source={"quant_method": source.method} | source.quantization,
-        activation_types={} if weights_only else _activation_types(plans),
+        activation_types={} if weights_only else _activation_types(plans, tables.packed),
+        embeddings=tables.embeddings,
     )
     dropped = {OLD_KEY, *getattr(source.format, "KEYS", ())}
     config = {key: value for key, value in source.config.items() if key not in dropped}
+    config = without_ties(config) if tables.untied else config
     report.shards, report.bytes_after = write_model(
         folder,
         destination,
@@ -164,10 +192,13 @@ def repack(
     return report
 
 
-def _activation_types(plans: Mapping[str, _Planned]) -> dict[str, str | None]:
+def _activation_types(
+    plans: Mapping[str, _Planned], tables: Container[str]
+) -> dict[str, str | None]:
     return recorded(
         (module, plan.layer, parse(plan.type), "g_idx" in plan.tensors)
         for module, plan in plans.items()
+        if module not in tables
     )
 
 
@@ -190,15 +221,16 @@ def _plan(source: Source, module: str, weights_only: bool) -> _Planned:
 def _described(
     source: Source, plans: dict[str, _Planned], dense: dict[str, Layer]
 ) -> list[dict[str, Described]]:
-    """The tensors of each shard; shards follow the source's. ``dense``: embeddings."""
+    """The tensors of each shard; shards follow the source's. ``dense``: embeddings, and output
+    embeddings that were tied to them."""
     described: list[dict[str, Described]] = [{} for _ in source.shards.shards]
     for module, plan in plans.items():
-        described[source.home(module)] |= {
+        described[source.home(plan.layer.name)] |= {
             f"{module}.{part}": what for part, what in plan.tensors.items()
         }
     for name, layer in dense.items():
-        dtype = DTYPE_NAMES[source.format.decoded_dtype(layer)]
-        described[source.home(name)][f"{name}.weight"] = dtype, (layer.n, layer.k)
+        dtype = DTYPE_NAMES[source.decoded_dtype(layer)]
+        described[source.home(layer.name)][f"{name}.weight"] = dtype, (layer.n, layer.k)
     for name in source.others:
         entry = source.shards.entry(name)
         described[source.shards.home[name]][name] = (entry.dtype, entry.shape)
@@ -213,8 +245,8 @@ def _fill(
     file: ShardFiller,
 ) -> None:
     for module, plan in plans.items():
-        if source.home(module) == index:
-            layer = plan.layer
+        layer = plan.layer
+        if source.home(layer.name) == index:
             for rows, words in source.words(layer):
                 file.write(f"{module}.qweight", words, rows.start * layer.words * 4)
             side = source.side(layer)
@@ -225,7 +257,7 @@ def _fill(
                 if part in plan.tensors and scale is not None:
                     file.write(f"{module}.{part}", scale)
     for name, layer in dense.items():
-        if source.home(name) == index:
+        if source.home(layer.name) == index:
             for rows, values in source.decoded(layer):
                 file.write(f"{name}.weight", values, rows.start * layer.k * values.itemsize)
     for other in source.others:

@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from ladder.checkpoints import (
@@ -137,6 +138,15 @@ class Source:
             kept.add("lm_head")  # tied to the embedding, so no tensor names it
         return sorted(kept)
 
+    def with_embeddings(self) -> Source:
+        """The same with quantised embeddings apart from linear layers, by their names, of formats
+        that do not tell."""
+        if hasattr(self.format, "decoded_dtype"):
+            return self
+        tables = {name: parts for name, parts in self.modules.items() if is_embedding(name)}
+        layers = {name: parts for name, parts in self.modules.items() if name not in tables}
+        return replace(self, modules=layers, embeddings=tables) if layers else self
+
     def _hides(self, entry: str) -> bool:
         """True when an entry of modules_to_not_convert would skip a module that is quantised."""
         return any(covers(entry, module) for module in self.modules)
@@ -149,7 +159,8 @@ class Source:
         told = hasattr(self.format, "is_decoded")
         if not told and is_embedding(module) and module not in self.embeddings:
             raise Unsupported(
-                f"{module}.{self.codes(module)} is an embedding's: ladder packs linear layers only"
+                f"{module}.{self.codes(module)} is an embedding's: `ladder repack` takes it with "
+                "--embeddings (embeddings=True)"
             )
         settings = self.settings.for_module(module)
         if settings is None:
@@ -187,10 +198,15 @@ class Source:
         for rows in spans(layer, codes):
             yield rows, self.format.words(stored, layer, rows)
 
+    def decoded_dtype(self, layer: Layer) -> torch.dtype:
+        """The dtype to which an embedding is decoded: its package's, where that is known."""
+        known = getattr(self.format, "decoded_dtype", None)
+        return torch.float32 if known is None else known(layer)
+
     def decoded(self, layer: Layer, codes: int = 4 << 20) -> Iterator[tuple[slice, Tensor]]:
         """Yield the values of an embedding, about ``codes`` at a time, in the dtype to which its
-        package decodes it."""
-        side, dtype = self.side(layer), self.format.decoded_dtype(layer)
+        package decodes it, or float32."""
+        side, dtype = self.side(layer), self.decoded_dtype(layer)
         ttype = ttype_of(layer, side)
         if ttype.rows > 1:  # pieces would cut blocks
             codes = (layer.n + 32) * layer.k

@@ -35,6 +35,14 @@ def repack(
             help="GGUF: round scales that only float32 holds, and say how far weights move.",
         ),
     ] = False,
+    embeddings: Annotated[
+        bool,
+        typer.Option("--embeddings", help="Keep a quantised input embedding packed, too."),
+    ] = False,
+    head: Annotated[
+        bool,
+        typer.Option("--head", help="Pack an output embedding that is tied to a quantised one."),
+    ] = False,
     force: Force = False,
     as_json: Json = False,
 ) -> None:
@@ -48,7 +56,7 @@ def repack(
 
         ladder repack models/Llama-AWQ out --force --json
 
-        ladder repack models/llama-Q4_K_M.gguf out
+        ladder repack models/llama-Q4_K_M.gguf out --embeddings --head
     """
     from ladder.checkpoints.repack import repack
 
@@ -60,6 +68,8 @@ def repack(
             progress=_bytes_to_mb(progress),
             weights_only=weights_only,
             float16_scales=float16_scales,
+            embeddings=embeddings,
+            head=head,
         )
     print_report(report, as_json)
 

@@ -12,6 +12,8 @@ from torch import nn
 #: The name by which an output embedding is known in models that do not say which module it is.
 LM_HEAD = "lm_head"
 #: Why they stay dense.
+#: The methods by which models of transformers tell their input embeddings.
+_INPUTS = ("get_input_embeddings", "get_per_layer_input_embeddings")
 REASON = "an output embedding, dense unless asked for"
 KEPT = "its model keeps it in float32 (_keep_in_fp32_modules)"
 
@@ -44,11 +46,11 @@ def heads(model: nn.Module) -> set[str]:
 
 def inputs(model: nn.Module) -> set[str]:
     """All names of the input embeddings of ``model`` and of its parts, as ``get_input_embeddings``
-    of transformers' models gives them, those that are packed included. Where no part has such a
-    method: of every ``nn.Embedding``."""
+    of transformers' models gives them, and ``get_per_layer_input_embeddings`` of Gemma's; those
+    that are packed included. Where no part has such a method: of every ``nn.Embedding``."""
     every = [*model.named_modules(remove_duplicate=False)]
     asked = [part for _, part in every if hasattr(part, "get_input_embeddings")]
-    given = (_called(part, "get_input_embeddings") for part in asked)
+    given = [_called(part, method) for part in asked for method in _INPUTS]
     found = {id(each) for each in given if each is not None}
     return {
         name

@@ -15,6 +15,7 @@ from ladder.checkpoints.convert import convert
 from ladder.checkpoints.info import describe
 from ladder.checkpoints.mlx_config import MODES, Config, are_settings, settings_of
 from ladder.checkpoints.mlx_files import _Shard as SplitShard
+from ladder.checkpoints.tables import KEPT_WITH
 from ladder.errors import CheckpointError, Unsupported
 from ladder.integrations.serving.stored import Folder
 
@@ -90,7 +91,8 @@ def test_what_is_no_linear_layer_is_decoded(module, tmp_path):
     packed[module] = packed.pop("embed")
     tensors = {f"{n}.{p}": t for n, drawn in packed.items() for p, t in drawn.tensors.items()}
     report = repack(write_mlx(tmp_path / "a", tensors), tmp_path / "b")
-    assert report.notes == [f"decoded, as no linear layer has their weight: {module}"]
+    decoded = f"decoded, as no linear layer has their weight: {module}"
+    assert report.notes == [decoded] + [KEPT_WITH] * (module == "embed_tokens")
     made = load_file(tmp_path / "b" / "model.safetensors")
     assert torch.equal(made[f"{module}.weight"], torch.from_numpy(packed[module].weight).bfloat16())
     assert "q_proj.qweight" in made

@@ -6,6 +6,7 @@ import json
 
 import pytest
 import torch
+import transformers
 from hf_models import TINY, check_same, edit_config, edit_tensors, load, logits, types_in
 from safetensors.torch import load_file
 from torch import nn
@@ -389,3 +390,29 @@ def test_a_config_without_embeddings_does_not_speak_of_them():
     config = StoredConfig("uint4", embeddings=["a.b"], modules_to_not_convert=("a",))
     assert config.type_of("a.b") == "uint4" and config.type_of("a.c") is None
     assert StoredConfig.from_dict(config.to_dict()) == config
+
+
+@pytest.mark.parametrize("kind", ["Gemma3n", "Gemma4"])
+def test_an_embedding_for_each_layer_is_packed_too(kind, tmp_path):
+    """Of Gemma 3n and Gemma 4: a table beside the input embedding, and larger than it."""
+    torch.manual_seed(0)
+    sizes = {"head_dim": 32, "hidden_size_per_layer_input": 32, "num_kv_shared_layers": 0}
+    other = {"Gemma3n": {"laurel_rank": 8, "altup_num_inputs": 2, "vocab_size_per_layer_input": 96}}
+    config = getattr(transformers, f"{kind}TextConfig")(**TINY | sizes | other.get(kind, {}))
+    config.global_head_dim = 32
+    model = getattr(transformers, f"{kind}ForCausalLM")(config).eval()
+    dense = copy.deepcopy(model.model.embed_tokens_per_layer)
+    model.save_pretrained(tmp_path / "dense")
+    report = ladder.convert(model, "uint8", group_size=32, head=True, embeddings=True)
+    assert report.embeddings == 2
+    table = model.model.embed_tokens_per_layer
+    assert isinstance(table, (ladder.Embedding, type(dense)))
+    dense.weight = nn.Parameter(ladder.quantize(dense.weight, str(table.weight_type)).dequantize())
+    ids = BATCHES % table.num_embeddings
+    assert torch.equal(table(ids), dense(ids))
+    convert(tmp_path / "dense", tmp_path / "b", "uint8", group_size=32, head=True, embeddings=True)
+    model.save_pretrained(tmp_path / "a")
+    for folder in ("a", "b"):
+        again = load(tmp_path / folder)
+        check_same(again, model)
+        assert torch.equal(logits(again), logits(model))

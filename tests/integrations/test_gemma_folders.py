@@ -202,3 +202,26 @@ def test_a_weight_of_another_width_is_named(folder, tmp_path):
     with pytest.raises(CheckpointError, match=why):
         repack(source, tmp_path / "repacked")
     assert not (tmp_path / "repacked").exists()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("tied", [False, True], ids=["", "tied"])
+@pytest.mark.parametrize("table", [1, 2])
+def test_an_embedding_may_stay_packed(table, tied, dtype, folder, tmp_path):
+    """With one scale a row, and with two; the output layer, too, where it is the same weight."""
+    source = folder(table=table, tied=tied)
+    repack(source, tmp_path / "decoded")
+    report = repack(source, tmp_path / "packed", embeddings=True, head=True)
+    assert not any(note.startswith("decoded") for note in report.notes)
+    decoded, packed = (load(tmp_path / name, dtype=dtype) for name in ("decoded", "packed"))
+    rows = packed.get_submodule(TABLE)
+    assert isinstance(rows, (ladder.Embedding, type(decoded.get_submodule(TABLE))))
+    ids = torch.arange(rows.num_embeddings)
+    assert torch.equal(rows(ids), decoded.get_submodule(TABLE)(ids))
+    assert type(packed.lm_head) is ladder.Linear and not packed.config.tie_word_embeddings
+    assert packed.lm_head.activation_type is None
+    of_head = "float32" if table == 1 else "group=32,scale=float32"
+    if tied:
+        assert of_head in str(packed.lm_head.weight_type)
+        assert packed.lm_head.weight_type == rows.weight_type
+    assert torch.equal(logits(packed.dequantize()), logits(decoded.dequantize()))

@@ -249,3 +249,45 @@ def test_a_folder_of_an_older_mlx_lm_is_repacked_and_transformers_refuses_it(tmp
         load(folder)
     repack(folder, tmp_path / "b")
     check_equal(load(tmp_path / "b"), dense_model(LLAMA))
+
+
+@pytest.mark.parametrize("source", [LLAMA, MOE], ids=lambda folder: folder.name)
+def test_an_embedding_may_stay_packed_without_being_rounded(source, tmp_path):
+    """Decoded it is bfloat16, as in MLX; packed it has the values of its codes."""
+    report = repack(source, tmp_path / "packed", embeddings=True)
+    assert any("mlp.gate" in note for note in report.notes) == (source == MOE)
+    model = load(tmp_path / "packed")
+    table = model.get_input_embeddings()
+    settings = json.loads((source / "config.json").read_text())["quantization"]
+    tensors = load_file(source / "model.safetensors")
+    parts = {p: tensors[f"model.embed_tokens.{p}"] for p in ("weight", "scales", "biases")
+             if f"model.embed_tokens.{p}" in tensors}  # fmt: skip
+    usual = {key: settings[key] for key in ("group_size", "bits", "mode")}
+    exact = decode(parts, settings.get("model.embed_tokens", usual))
+    assert torch.equal(table(torch.arange(len(exact))), exact)
+    repack(source, tmp_path / "decoded")
+    near, others = logits(load(tmp_path / "decoded")), logits(model)
+    assert 0 < (near - others).abs().max() < 0.05 * near.abs().max()
+
+
+def test_a_tied_head_is_packed_from_the_same_codes(tmp_path):
+    def change(tensors):
+        for part in ("weight", "scales", "biases"):
+            tensors.pop(f"lm_head.{part}", None)
+
+    shutil.copytree(LLAMA, tmp_path / "tied")
+    (tmp_path / "tied" / "model.safetensors.index.json").unlink()
+    edit_tensors(tmp_path / "tied", change)
+    edit_config(tmp_path / "tied", tie_word_embeddings=True)
+    repack(tmp_path / "tied", tmp_path / "head", head=True)
+    repack(tmp_path / "tied", tmp_path / "both", embeddings=True, head=True)
+    repack(tmp_path / "tied", tmp_path / "table", embeddings=True)
+    head, both, table = (load(tmp_path / name) for name in ("head", "both", "table"))
+    codes = both.model.embed_tokens.packed_weight
+    assert torch.equal(both.lm_head.packed_weight.qweight, codes.qweight)
+    assert torch.equal(head.lm_head.packed_weight.qweight, codes.qweight)
+    assert type(head.model.embed_tokens) is torch.nn.Embedding
+    assert type(table.lm_head) is torch.nn.Linear
+    rounded = codes.dequantize().bfloat16().float()  # as the package decodes it
+    assert torch.equal(head.model.embed_tokens.weight.float(), rounded)
+    assert torch.equal(table.lm_head.weight.float(), rounded)

@@ -12,7 +12,7 @@ from hf_mixtures import fresh
 from hf_models import check_equal, edit_config, edit_tensors, foreign_folder, load, logits
 
 import ladder
-from ladder.checkpoints import METHODS
+from ladder.checkpoints import METHODS, repack
 from ladder.errors import CheckpointError, InvalidArgument, Unsupported
 from ladder.integrations.transformers import disable, enable, enabled
 
@@ -120,19 +120,36 @@ def test_a_saved_model_of_compressed_tensors_is_its_repacked_folder(foreign, tmp
     assert torch.equal(logits(load(tmp_path / "saved")), logits(load(tmp_path / "repacked")))
 
 
-def test_a_quantised_embedding_is_refused(foreign):
+@pytest.mark.parametrize("tied", [False, True], ids=["", "tied"])
+def test_a_quantised_embedding_is_for_repack(tied, foreign, tmp_path):
     settings = compressed_settings()
     settings["config_groups"]["group_0"]["targets"].append("Embedding")
     folder, _ = foreign(lambda n, k, seed: compressed(n, k, seed=seed), settings)
 
     def change(tensors):
         del tensors["model.embed_tokens.weight"]
-        parts = compressed(128, 64).tensors
-        tensors |= {f"model.embed_tokens.{part}": tensor for part, tensor in parts.items()}
+        tensors |= {f"model.embed_tokens.{part}": each for part, each in table.tensors.items()}
+        if not tied:
+            tensors["lm_head.weight"] = torch.ones(128, 64)
 
+    table = compressed(128, 64)
     edit_tensors(folder, change)
+    edit_config(folder, tie_word_embeddings=tied)
     with enable(), pytest.raises(Unsupported, match="embed_tokens is a quantised embedding"):
         load(folder)
+    with pytest.raises(Unsupported, match="embed_tokens.weight_packed is .* with --embeddings"):
+        repack(folder, tmp_path / "refused")
+    for head in (False, True):
+        repack(folder, tmp_path / f"{head}", embeddings=True, head=head)
+        model = load(tmp_path / f"{head}")
+        rows, output = model.get_input_embeddings(), model.lm_head
+        assert type(rows) is ladder.Embedding and not model.config.tie_word_embeddings
+        values = torch.from_numpy(table.weight.astype("float32"))
+        assert torch.equal(rows(torch.arange(128)), values)
+        assert isinstance(output, ladder.Linear) == (tied and head)
+        if tied:
+            made = output.dequantize() if head else output
+            assert torch.equal(made.weight, values)
 
 
 def test_a_module_that_dynamic_leaves_out_stays_dense(foreign):

@@ -30,7 +30,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class Packed:
-    """A module that becomes packed: a linear layer, or a stack of ``experts``."""
+    """A module that becomes packed: a linear layer, an embedding, or a stack of ``experts``."""
 
     name: str
     block: Block
@@ -82,6 +82,9 @@ class Plan:
     dense: list[Dense] = field(default_factory=list)
     joined: list[Joined] = field(default_factory=list)
     left: list[str] = field(default_factory=list)  #: linear layers and experts that stay dense
+    embeddings: tuple[str, ...] = ()  #: of ``packed``, those that are such
+    untied: bool = False  #: whether an output embedding was tied, and has a weight of its own
+    notes: list[str] = field(default_factory=list)  #: sentences for the report
 
 
 def check_format(file: GgufFile, entry: Entry) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from ladder.checkpoints.folder import StoredConfig
+from ladder.checkpoints.folder import StoredConfig, without_ties
 from ladder.checkpoints.gguf.header import GgufFile
 from ladder.checkpoints.gguf.model import GgufModel, open_model
 from ladder.checkpoints.gguf.parts import read_model
@@ -18,6 +18,7 @@ from ladder.checkpoints.gguf.read import dense_rows, joined, weights
 from ladder.checkpoints.header import DTYPE_NAMES
 from ladder.checkpoints.model_files import Described, ShardFiller, nbytes, write_shards
 from ladder.checkpoints.report import Report, TypeRow
+from ladder.checkpoints.tables import KEPT_WITH
 from ladder.checkpoints.writer import check_destination, new_folder, write_json
 from ladder.errors import CheckpointError
 from ladder.nn.report import Progress
@@ -54,12 +55,15 @@ def repack_gguf(
     force: bool = False,
     progress: Progress | None = None,
     float16_scales: bool = False,
+    embeddings: bool = False,
+    head: bool = False,
 ) -> Report:
     """Write the GGUF file ``src``, or the model that it is a part of, as the ladder folder ``dst``.
 
     Weights of linear layers and of experts keep their codes. What is computed from them in float32
     is what llama.cpp computes, bit by bit. Rows of q and k are in transformers' order again. Other
-    quantised tensors, such as embeddings, become float32; floats stay as they are.
+    quantised tensors, such as embeddings unless asked for, become float32; floats stay as they
+    are.
 
     Args, errors: as :func:`ladder.checkpoints.repack`.
     """
@@ -67,8 +71,8 @@ def repack_gguf(
     check_destination(dst, force=force)
     file = read_model(src)
     found = open_model(file)
-    plan = make_plan(found, float16=float16_scales)
-    if not plan.packed:
+    plan = make_plan(found, float16=float16_scales, embeddings=embeddings, head=head)
+    if len(plan.packed) == len(plan.embeddings):
         raise CheckpointError(f"{src}: no linear layer is quantised")
     report = Report(
         source=str(src),
@@ -83,7 +87,10 @@ def repack_gguf(
         report.types.setdefault(str(each.ttype), TypeRow()).add(count * each.n, each.k, each.nbytes)
     roundings: dict[str, Rounding] = {}
     stored = StoredConfig.describing(
-        {each.name: str(each.ttype) for each in plan.packed}, plan.left, source=_source(file)
+        {each.name: str(each.ttype) for each in plan.packed},
+        plan.left,
+        source=_source(file),
+        embeddings=plan.embeddings,
     )
     with new_folder(dst, force=force) as temporary:
         shards = _shards(plan)
@@ -95,13 +102,18 @@ def repack_gguf(
         )
         if not found.save_tokenizer(temporary):
             report.notes.append("the file has no tokenizer, so the folder has none")
-        write_json(temporary / "config.json", stored.put_in(found.config_entries()))
+        config = found.config_entries()
+        config = without_ties(config) if plan.untied else config
+        write_json(temporary / "config.json", stored.put_in(config))
     if wide := [each for each in plan.dense if each.block is not None]:
         size = sum(nbytes("F32", each.shape) for each in wide)
         names = ", ".join(each.name for each in wide[:3]) + (" ..." if wide[3:] else "")
         report.notes.append(
             f"as float32, {size / 1e6:,.0f} MB, because no layer packs them: {names}"
         )
+        if not embeddings:
+            report.notes.append(KEPT_WITH)
+    report.notes += plan.notes
     for block, rounding in roundings.items():
         report.notes.append(f"{block}: scales rounded to float16 change weights by {rounding}")
     report.seconds = time.perf_counter() - start

@@ -136,7 +136,7 @@ def _check_known(model: nn.Module, name: str, stored_name: str) -> None:
     """Raise Unsupported where the model has the module, but not as a linear layer."""
     if isinstance(submodule(model, name), nn.Embedding):
         raise Unsupported(
-            f"{stored_name} is a quantised embedding: ladder packs linear layers only"
+            f"{stored_name} is a quantised embedding: `ladder repack` takes it with --embeddings"
         )
     while name:
         name = name.rpartition(".")[0]
