@@ -44,11 +44,13 @@ class LadderConfig(_base()):  # type: ignore[misc]
         activation_type: as :attr:`ladder.Linear.activation_type`, of every packed linear layer.
         convolutions: quantise ``nn.Conv2d`` too, those that :func:`ladder.convert` packs; and those
             that ``modules`` names, whatever their size.
+        head, embeddings: quantise the output embedding and the input embedding, too, as
+            :func:`ladder.convert`; of transformers' models.
         method: how scales are chosen, as :func:`ladder.quantize`.
     Raises:
         InvalidArgument, CheckpointError: a type that means nothing. A name in ``modules``,
             ``types`` or ``modules_to_not_convert`` that names no module raises when the model is
-            loaded.
+            loaded; so does ``head`` or ``embeddings`` of a model that has none.
     """
 
     def __init__(
@@ -63,6 +65,8 @@ class LadderConfig(_base()):  # type: ignore[misc]
         method: str = "search",
         activation_type: str | None = None,
         convolutions: bool = False,
+        head: bool = False,
+        embeddings: bool = False,
     ) -> None:
         if method not in METHODS:
             raise InvalidArgument(f'method is "{method}", not one of {", ".join(METHODS)}')
@@ -72,6 +76,7 @@ class LadderConfig(_base()):  # type: ignore[misc]
         self.quant_method = _Method.LADDER
         self.method = method
         self.convolutions = convolutions
+        self.head, self.embeddings = head, embeddings
         #: None until the model is known.
         left = modules_to_not_convert
         left = None if left is None else entries_of("modules_to_not_convert", left)
@@ -90,6 +95,7 @@ class LadderConfig(_base()):  # type: ignore[misc]
         config = cls(stored.weight_type)
         config.stored, config.modules_to_not_convert = stored, stored.modules_to_not_convert
         config.convolutions = bool(stored.convolutions)
+        config.embeddings = bool(stored.embeddings)
         return config
 
     @classmethod

@@ -11,7 +11,7 @@ from transformers.core_model_loading import ConversionOps
 
 class Quantize(ConversionOps):
     """Turns one dense weight, as soon as it has been read, into a packed module, and the
-    parameters of a mixture, when the last of them has been read."""
+    parameters of a mixture, when the last of them has been read. What stays dense is returned."""
 
     def __init__(self, quantizer: Any) -> None:
         self.quantizer = quantizer
@@ -20,15 +20,18 @@ class Quantize(ConversionOps):
         self, input_dict: dict[str, Any], model: Any = None, missing_keys: Any = None, **kwargs: Any
     ) -> dict[str, Tensor]:
         choice, mixtures = self.quantizer.choice, self.quantizer.mixtures
+        left: dict[str, Tensor] = {}
         for key, value in input_dict.items():
             dense = value[0] if isinstance(value, list) else value
             if mixtures.take(model, key, dense, choice.config.method, choice.report):
                 if missing_keys is not None:
                     missing_keys.discard(key)
                 continue
-            layer, packed = choice.pack(model, key, dense)
-            for buffer in packed.buffers():
-                buffer._is_hf_initialized = True
+            made = choice.make(model, key, dense)
+            for packed in made.packed:
+                for buffer in packed.buffers():
+                    buffer._is_hf_initialized = True
             if missing_keys is not None:
-                missing_keys.difference_update(f"{name}.weight" for name in layer.names)
-        return {}
+                missing_keys -= made.keys
+            left |= made.dense
+        return left

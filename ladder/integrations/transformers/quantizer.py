@@ -12,7 +12,8 @@ from torch import Tensor
 from transformers.quantizers.base import HfQuantizer
 
 from ladder.checkpoints.folder import StoredConfig
-from ladder.checkpoints.model import file_names
+from ladder.checkpoints.model import file_names, renamer
+from ladder.errors import CheckpointError
 from ladder.integrations.folders.checkpoint import read_headers
 from ladder.integrations.folders.choice import Choice, choose
 from ladder.integrations.folders.config import LadderConfig
@@ -170,6 +171,7 @@ class LadderHfQuantizer(Quantizer):
             )
         else:
             self._choose(model)
+            self._check_tied(model, files)
 
     def _stored_config(self, model: Any) -> StoredConfig:
         stored = self.quantization_config.stored
@@ -227,11 +229,25 @@ class LadderHfQuantizer(Quantizer):
         self.mixtures = LoadingMixtures(self.choice.experts, types, stored.modules)
         self.choice.refuse_unused(self.mixtures.names)
 
+    def _check_tied(self, model: Any, files: Any) -> None:
+        """Raise CheckpointError where the files have an output embedding alone, and not the weight
+        to which it was tied."""
+        headers = read_headers(files)
+        if self.choice is None or not self.choice.untied or headers is None:
+            return
+        rename, _ = renamer(model)
+        there = {rename(name) for name in headers}
+        for name, at in self.choice.untied.items():
+            if at not in there:
+                raise CheckpointError(
+                    f"the files have no {at}, of which head and embeddings make {name}, too"
+                )
+
     def _takes(self, parameter: str) -> bool:
         """Whether a parameter is to be packed."""
         if self.choice is None:
             return False
-        return self.choice.layer_of(parameter) is not None or self.mixtures.takes(parameter)
+        return self.choice.takes(parameter) or self.mixtures.takes(parameter)
 
     def param_needs_quantization(self, model: Any, param_name: str, **kwargs: Any) -> bool:
         return self._takes(param_name)
