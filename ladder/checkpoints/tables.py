@@ -18,6 +18,7 @@ from ladder.nn.outputs import heads
 from ladder.nn.select import is_linear
 from ladder.nn.select_embedding import embeddings as embeddings_of
 from ladder.nn.select_embedding import rows_objection
+from ladder.nn.targets import heads_of
 from ladder.types import TType, parse
 
 #: What a report says of embeddings that nobody asked for.
@@ -70,7 +71,8 @@ def plan_tables(
         head: output embeddings that are tied to one of ``stored`` are packed, from its codes.
     Raises:
         InvalidArgument: ``embeddings`` is given, and the model has no input embedding.
-        Unsupported: something else is tied, too, which would no more be so.
+        Unsupported: the configuration ties them whatever is said, or something else, too, which
+            would no more be so.
     """
     packed: dict[str, str] = {}
     decoded: dict[str, str] = {}
@@ -110,6 +112,8 @@ def plan_tables(
         ]
     tables = Tables(packed, inputs, decoded, notes)
     if tables.untied:
+        if head:
+            heads_of(model)  # raises where nothing can be untied
         made = {f"{name}.weight" for name in (*packed, *decoded, *present)}
         if more := sorted(ties.keys() - made):
             raise Unsupported(

@@ -59,6 +59,19 @@ def inputs(model: nn.Module) -> set[str]:
     }
 
 
+def always_ties(model: Any) -> bool:
+    """Whether the configuration of ``model`` says that embeddings are tied even where it is made of
+    values that say otherwise, as T5's."""
+    config: Any = getattr(model, "config", None)
+    if not hasattr(config, "to_dict"):
+        return False
+    values = config.to_dict()
+    for each in (values, values.get("text_config")):  # either may have the word
+        if isinstance(each, dict):
+            each["tie_word_embeddings"] = False
+    return getattr(type(config).from_dict(values), "tie_word_embeddings", False) is True
+
+
 def untie(model: nn.Module, names: Collection[str]) -> None:
     """Note that the modules ``names``, which may have been tied to others, are so no more: in
     what transformers knows of ties, and in the configuration, which is saved.

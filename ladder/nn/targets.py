@@ -12,7 +12,7 @@ from ladder.errors import InvalidArgument, Unsupported
 from ladder.nn.arguments import check_model
 from ladder.nn.layer_types import LayerTypes, every_name, layer_types
 from ladder.nn.mixtures import FoundExperts
-from ladder.nn.outputs import heads
+from ladder.nn.outputs import always_ties, heads
 from ladder.nn.select import (
     PREPARED,
     Found,
@@ -94,13 +94,24 @@ def targets(
 
 
 def heads_of(model: nn.Module) -> set[str]:
-    """The names of the output embeddings of ``model``. Raises InvalidArgument where it has none, or
-    says so of none."""
+    """The names of the output embeddings of ``model``.
+
+    Raises:
+        InvalidArgument: it has none, or says so of none.
+        Unsupported: its configuration ties them whatever is said.
+    """
     found = heads(model)
     if not found:
         raise InvalidArgument(
             "head is given, and the model says of no module that it is an output embedding "
             "(get_output_embeddings of transformers' models)"
+        )
+    ties = getattr(model, "all_tied_weights_keys", None) or {}
+    if any(f"{name}.weight" in ties for name in found) and always_ties(model):
+        raise Unsupported(
+            f"head is given, and {type(model).__name__} is loaded with its output embedding tied "
+            "to the input embedding, whatever its configuration says (tie_word_embeddings): leave "
+            "out head"
         )
     return found
 

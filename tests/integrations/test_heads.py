@@ -8,12 +8,21 @@ import torch
 from hf_models import TINY, check_same, load, logits
 from safetensors.torch import load_file, save_file
 from torch import nn
-from transformers import Gemma3ForCausalLM, Gemma3TextConfig, LlamaConfig, LlamaForCausalLM
+from transformers import (
+    AutoModelForSeq2SeqLM,
+    Gemma3ForCausalLM,
+    Gemma3TextConfig,
+    LlamaConfig,
+    LlamaForCausalLM,
+    T5Config,
+    T5ForConditionalGeneration,
+)
 
 import ladder
 from ladder.checkpoints.calibrated import Calibration
 from ladder.checkpoints.convert import convert
-from ladder.errors import CheckpointError, InvalidArgument
+from ladder.errors import CheckpointError, InvalidArgument, Unsupported
+from ladder.integrations.transformers import LadderConfig
 
 TYPES = {"lm_head": "uint6,group=32,scale=float16,zero=midpoint"}
 BATCHES = torch.randint(0, 128, (4, 24), generator=torch.Generator().manual_seed(1))
@@ -154,3 +163,25 @@ def test_files_that_have_the_head_and_not_the_embedding(tmp_path):
     with pytest.raises(CheckpointError, match=said):
         convert(tmp_path / "dense", tmp_path / "one", "uint4", group_size=32, head=True)
     assert not (tmp_path / "one").exists()
+
+
+@pytest.mark.parametrize("do", [
+    lambda model, folder: ladder.convert(model, "uint4", 32, head=True),
+    lambda model, folder: convert(
+        folder, folder.parent / "packed", "uint4", group_size=32, head=True
+    ),
+    lambda model, folder: ladder.qat.prepare(model, "uint4", 32, head=True),
+    lambda model, folder: AutoModelForSeq2SeqLM.from_pretrained(
+        folder, quantization_config=LadderConfig("uint4", 32, head=True)
+    ),
+], ids=["convert", "folder", "qat", "while loading"])  # fmt: skip
+def test_a_head_that_is_always_tied_is_refused_before_anything_changes(do, tmp_path):
+    """T5's configuration says so whatever it is made of, so that a folder could not be loaded."""
+    sizes = {"d_model": 64, "d_ff": 96, "d_kv": 32, "num_layers": 1, "num_heads": 2}
+    config = T5Config(**sizes, vocab_size=128, decoder_start_token_id=0)
+    model = T5ForConditionalGeneration(config).eval()
+    model.save_pretrained(tmp_path / "dense")
+    with pytest.raises(Unsupported, match="T5ForConditionalGeneration is loaded with its output"):
+        do(model, tmp_path / "dense")
+    assert model.lm_head.weight is model.shared.weight and not (tmp_path / "packed").exists()
+    assert not any(isinstance(module, ladder.Linear) for module in model.modules())
