@@ -20,10 +20,11 @@ from ladder.nn.convert import give_own_weights, note, packed_layer, put
 from ladder.nn.dense_experts import DOWN, STACKS
 from ladder.nn.layer_types import LayerTypes, check_bits
 from ladder.nn.mixtures import FoundExperts
+from ladder.nn.outputs import untie
 from ladder.nn.report import Conversion
 from ladder.nn.select import PREPARED, Found, Left, dense_weight, every_module, survey
 from ladder.nn.select_conv import matrix_of
-from ladder.nn.targets import targets
+from ladder.nn.targets import Targets, targets
 from ladder.qat.layers import Settings, dense_class, is_prepared, prepared_class, set_class
 from ladder.quantization import METHODS, quantize, weights_of
 from ladder.types import TType
@@ -43,6 +44,7 @@ def prepare(
     activation_type: str | None = None,
     convolutions: bool = False,
     head: bool = False,
+    embeddings: bool = False,
 ) -> Conversion:
     """Have products of ``model`` see weights as :func:`ladder.convert` with these arguments would
     leave them, in place.
@@ -62,6 +64,8 @@ def prepare(
             :func:`ladder.convert`.
         head: as there; an output embedding that is tied to the input embedding is trained as a
             parameter of its own, which begins as a copy.
+        embeddings: as there: rows are rounded as they are read. An output embedding that is tied
+            to such an embedding and stays dense is the same parameter until :func:`convert`.
     Returns:
         Which layers are prepared, and which are left and why.
     Raises:
@@ -80,12 +84,13 @@ def prepare(
         activation_type=activation_type,
         convolutions=convolutions,
         head=head,
+        embeddings=embeddings,
     )
     check_bits(found.types, "training takes")
     report = Conversion(left=found.left, done="prepared")
     made = []
     for layer in found.layers:
-        made.append(_settings(layer, found.types, method, activation_type))
+        made.append(_settings(layer, found, method, activation_type))
         _try(layer, made[-1])
     give_own_weights(model, found.layers, found.heads)
     for layer, settings in zip(found.layers, made, strict=True):
@@ -99,7 +104,7 @@ def prepare(
 def convert(model: nn.Module) -> Conversion:
     """Replace each layer that :func:`prepare` has prepared by the packed one that it was trained
     to become, in place: :class:`ladder.Linear`, :class:`ladder.Experts`, :class:`ladder.Conv2d`,
-    with the values that its products saw last.
+    :class:`ladder.Embedding`, with the values that its products saw last.
 
     Returns:
         What was packed; layers that were not prepared are left.
@@ -108,8 +113,9 @@ def convert(model: nn.Module) -> Conversion:
             is said before anything is replaced; or a weight cannot be quantised, naming its module.
             Modules before it have been replaced, it and those after it are prepared as before.
     """
-    report = Conversion()
+    report, untied = Conversion(), set[str]()
     for layer, settings in _prepared(model):
+        untied |= settings.untied
         types = LayerTypes(settings.types[0])
         if isinstance(layer, FoundExperts):
             types = LayerTypes(types.usual, {f"{layer.name}.{STACKS[DOWN]}": settings.types[1]})
@@ -117,6 +123,7 @@ def convert(model: nn.Module) -> Conversion:
             packed = packed_layer(layer, types, settings.method, settings.activation_type)
         note(layer, types, report)
         put(model, layer, packed)
+    untie(model, untied)
     report.left = _left(model)
     report.log()
     return report
@@ -136,8 +143,9 @@ def restore(model: nn.Module) -> None:
 
 
 def _settings(
-    layer: Found | FoundExperts, types: LayerTypes, method: str, activation_type: str | None
+    layer: Found | FoundExperts, found: Targets, method: str, activation_type: str | None
 ) -> Settings:
+    types = found.types
     if isinstance(layer, FoundExperts):
         both = types.of_stacks(layer)
         return Settings(
@@ -146,6 +154,8 @@ def _settings(
     own = (types.of_layer(layer),)
     if isinstance(layer.module, nn.Conv2d):
         return Settings(layer.name, own, method)
+    if isinstance(layer.module, nn.Embedding):
+        return Settings(layer.name, own, method, untied=found.untied)
     return Settings(layer.name, own, method, activation_type)
 
 

@@ -33,6 +33,7 @@ class Settings:
         method: as :func:`ladder.quantize`.
         activation_type: as :attr:`ladder.Linear.activation_type`.
         layout: of experts.
+        untied: of an embedding, output embeddings that are tied to it until it is packed.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Settings:
     method: str
     activation_type: str | None = None
     layout: Layout | None = None
+    untied: frozenset[str] = frozenset()
 
     def rounded(self, weight: Tensor, which: int = 0, part: str = "") -> Tensor:
         """[N, K] as it is when it is packed. ``part``: what of the layer it is, for errors."""
@@ -90,6 +92,29 @@ class _Conv2d(_Prepared):
         return module._conv_forward(input, values, module.bias)
 
 
+class _Rows(nn.Embedding):
+    """Base of embeddings, behind their own class, whose forward may go on with what this gives."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        settings: Settings = self.__dict__[PREPARED]
+        rows = super().forward(input)
+        ttype = settings.types[0]
+        if not rows.numel():
+            return rows
+        if ttype.scale2 is None or ttype.scale2_of_rows:  # what is packed of a row is its own
+            try:
+                return settings.rounded(rows.reshape(-1, self.embedding_dim)).view_as(rows)
+            except InvalidArgument:
+                settings.rounded(self.weight)  # whose error has the row of the table
+                raise
+        return functional.embedding(
+            input,
+            settings.rounded(self.weight),
+            self.padding_idx,
+            scale_grad_by_freq=self.scale_grad_by_freq,
+        )
+
+
 def _stack(name: str, which: int) -> property:
     """Parameter ``name`` of experts, each expert rounded, as their own forward reads it."""
 
@@ -117,7 +142,10 @@ def _class_of(kind: Any, mixin: Any) -> Any:
         "__doc__": f"{kind.__name__}, trained for a tType.",
         "_dense_class": kind,
     }
-    return type(f"Trained{kind.__name__}", (mixin, kind), fields)
+    bases: tuple[Any, ...] = (mixin, kind)
+    if issubclass(kind, nn.Embedding):
+        bases = (mixin, _Rows) if kind is nn.Embedding else (mixin, kind, _Rows)
+    return type(f"Trained{kind.__name__}", bases, fields)
 
 
 def prepared_class(module: nn.Module) -> type[nn.Module]:
@@ -126,6 +154,8 @@ def prepared_class(module: nn.Module) -> type[nn.Module]:
     mixin: Any = _Linear if is_linear(module) else _Experts
     if isinstance(module, nn.Conv2d):
         mixin = _Conv2d
+    elif isinstance(module, nn.Embedding):
+        mixin = _Prepared
     made: type[nn.Module] = _class_of(kind, mixin)
     return made
 
