@@ -253,6 +253,15 @@ def without_ties(config: Mapping[str, Any]) -> dict[str, Any]:
     return said
 
 
+def without_ladder(config: Mapping[str, Any]) -> dict[str, Any]:
+    """``config`` without what :meth:`StoredConfig.put_in` has put in."""
+    plain = copy.deepcopy(dict(config))
+    for part in [plain, *parts_of(plain)]:
+        part.pop("quantization_config", None)
+        part.pop(GUARD_KEY, None)
+    return plain
+
+
 def _fail(key: str, value: object, why: str) -> NoReturn:
     raise CheckpointError(f"quantization_config.{key} is {value!r}, {why}")
 

@@ -22,6 +22,7 @@ from ladder.cli import (
     convert,
     devices,
     explain,
+    export,
     perplexity,
     tune,
     types,
@@ -56,6 +57,7 @@ def options(
 
 app.command("repack")(checkpoint.repack)
 app.command("convert")(convert.convert)
+app.command("export")(export.export)
 app.command("info")(checkpoint.info)
 app.command("types")(types.types)
 app.command("ppl")(perplexity.ppl)

@@ -65,7 +65,7 @@ def repack(
             src,
             dst,
             force=force,
-            progress=_bytes_to_mb(progress),
+            progress=megabytes_of(progress),
             weights_only=weights_only,
             float16_scales=float16_scales,
             embeddings=embeddings,
@@ -151,8 +151,8 @@ def _named(module: dict[str, Any]) -> str:
     return module["name"] + (f" ({module['experts']} experts)" if "experts" in module else "")
 
 
-def _bytes_to_mb(progress: Progress) -> Progress:
-    """repack counts bytes; the bar shows MB."""
+def megabytes_of(progress: Progress) -> Progress:
+    """Who writes folders counts bytes; the bar shows MB."""
     return lambda name, done, total: progress(name, done // 10**6, max(1, total // 10**6))
 
 
