@@ -246,10 +246,14 @@ def parts_of(config: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 def without_ties(config: Mapping[str, Any]) -> dict[str, Any]:
     """``config`` of a model whose output embedding is a layer of its own. transformers takes the
-    word of either level, and ties where neither has one, in some models."""
-    said: dict[str, Any] = {**config, "tie_word_embeddings": False}
+    word of either level, and ties where neither has one, in some models; of models in parts, as an
+    encoder and a decoder, that of the part."""
+    said: dict[str, Any] = copy.deepcopy(dict(config)) | {"tie_word_embeddings": False}
     if isinstance(text := said.get("text_config"), dict):
-        said["text_config"] = {**text, "tie_word_embeddings": False}
+        text["tie_word_embeddings"] = False
+    for part in parts_of(said):
+        if part.get("tie_word_embeddings"):
+            part["tie_word_embeddings"] = False
     return said
 
 

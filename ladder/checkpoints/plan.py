@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -17,6 +18,7 @@ from ladder.errors import CheckpointError, Unsupported
 from ladder.nn.dense_experts import STACKS
 from ladder.nn.layer_types import LayerTypes, names_of
 from ladder.nn.linear import Linear
+from ladder.nn.outputs import COPIED
 from ladder.nn.report import Conversion
 from ladder.nn.select import Found, Left, covers, dense_weight, packable, survey
 from ladder.nn.select_conv import convolutions as convolutions_of
@@ -203,7 +205,13 @@ def plan_folder(
         raise CheckpointError(f"{folder}: no linear layer is left to convert\n{conversion}")
     untied = kept.union(heads.intersection(planned.name for planned in plans.values()))
     if untied:
-        beside = _other_ties(model, shards, {*plans}) | beside
+        others = _other_ties(model, shards, {*plans})
+        for name, source in others.items():
+            if name.endswith(".weight") and name not in beside:
+                copied = f"{COPIED} {rename(source).removesuffix('.weight')}"
+                count = math.prod(shards.entry(source).shape)
+                conversion.left[rename(name)] = Left(copied, count)
+        beside = others | beside
     return FolderPlan(conversion, plans, experts, dense, untied, beside)
 
 

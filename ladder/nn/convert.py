@@ -19,10 +19,10 @@ from ladder.nn.experts import Experts
 from ladder.nn.layer_types import LayerTypes
 from ladder.nn.linear import Linear
 from ladder.nn.mixtures import FoundExperts
-from ladder.nn.outputs import untie
+from ladder.nn.outputs import COPIED, untie
 from ladder.nn.packed import PackedModule
 from ladder.nn.report import Conversion, Progress
-from ladder.nn.select import Found, check_entries, covers, entries_of
+from ladder.nn.select import Found, Left, check_entries, covers, entries_of
 from ladder.nn.select_conv import matrix_of
 from ladder.nn.targets import targets
 from ladder.quantization import quantize, weights_of
@@ -120,9 +120,9 @@ def convert(
         embeddings=embeddings,
     )
     every, chosen, report = found.layers, found.types, Conversion(left=found.left)
-    made = None
+    made, copies = None, dict[str, tuple[str, int]]()
     if calibration is not None:
-        give_own_weights(model, every, found.heads)
+        copies = give_own_weights(model, every, found.heads)
         with_x = [layer for layer in every if not isinstance(layer.module, nn.Embedding)]
         made = calibrated(model, with_x, chosen, calibration, method=method, progress=progress)
         report.errors = made.errors
@@ -133,20 +133,28 @@ def convert(
         put(model, layer, packed)
         if progress is not None and made is None:
             progress(layer.name, done, len(every))
-    untie(model, found.heads | found.untied)
+    note_copies(report, untie(model, found.heads | found.untied) | copies)
     report.log()
     return report
 
 
+def note_copies(report: Conversion, copies: Mapping[str, tuple[str, int]]) -> None:
+    """Have ``report`` say of matrices that :func:`untie` has copied."""
+    for name, (at, count) in copies.items():
+        if name.endswith(".weight"):
+            report.left[name] = Left(f"{COPIED} {at.removesuffix('.weight')}", count)
+
+
 def give_own_weights(
     model: nn.Module, layers: Iterable[Found | FoundExperts], names: Collection[str]
-) -> None:
-    """Copy the weights of those of ``layers`` that have these ``names``, for them to change."""
+) -> dict[str, tuple[str, int]]:
+    """Copy the weights of those of ``layers`` that have these ``names``, for them to change, and
+    :func:`untie` them, whose result is returned."""
     for layer in layers:
         if not isinstance(layer, FoundExperts) and set(names).intersection(layer.names):
             weight = cast(Tensor, layer.module.weight)
             layer.module.weight = nn.Parameter(weight.detach().clone(), weight.requires_grad)
-    untie(model, names)
+    return untie(model, names)
 
 
 def note(layer: Found | FoundExperts, types: LayerTypes, report: Conversion) -> None:

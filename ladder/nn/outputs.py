@@ -72,12 +72,17 @@ def always_ties(model: Any) -> bool:
     return getattr(type(config).from_dict(values), "tie_word_embeddings", False) is True
 
 
-def untie(model: nn.Module, names: Collection[str]) -> None:
+def untie(model: nn.Module, names: Collection[str]) -> dict[str, tuple[str, int]]:
     """Note that the modules ``names``, which may have been tied to others, are so no more: in
     what transformers knows of ties, and in the configuration, which is saved.
 
     The entry of the configuration is for all ties of a model, so that other parameters (the bias of
-    BERT's head, the embeddings of T5's encoder) become copies of their own, too."""
+    BERT's head, the embeddings of BART's encoder) become copies of their own, too.
+
+    Returns:
+        These parameters: of what they are copies, and how many numbers they have.
+    """
+    copies: dict[str, tuple[str, int]] = {}
     keys = {f"{name}.weight" for name in names}
     for holder, part in model.named_modules():
         ties = getattr(part, "all_tied_weights_keys", None)
@@ -89,26 +94,34 @@ def untie(model: nn.Module, names: Collection[str]) -> None:
             continue
         part.all_tied_weights_keys = {}
         for key, at in left.items():
-            _give_own(part, key, at)
+            if count := _give_own(part, key, at):
+                copies[prefix + key] = prefix + at, count
         config = getattr(part, "config", None)
         both: tuple[Any, ...] = (config, getattr(config, "text_config", None))
         for each in both:
             if getattr(each, "tie_word_embeddings", False):
                 each.tie_word_embeddings = False
+    return copies
 
 
-def _give_own(model: nn.Module, key: str, at: str) -> None:
-    """Copy parameter ``key`` of ``model`` if it is the parameter ``at``."""
+#: Why a parameter is there that was not, with a name.
+COPIED = "a copy, because the output embedding is no longer tied to"
+
+
+def _give_own(model: nn.Module, key: str, at: str) -> int:
+    """Copy parameter ``key`` of ``model`` if it is the parameter ``at``; the numbers copied."""
     holder, _, name = key.rpartition(".")
     other, _, of = at.rpartition(".")
     try:
         module, its = model.get_submodule(holder), model.get_submodule(other)
     except AttributeError:
-        return
+        return 0
     parameter = module._parameters.get(name)
     if parameter is not None and parameter is its._parameters.get(of):
         own = nn.Parameter(parameter.detach().clone(), parameter.requires_grad)
         module._parameters[name] = own
+        return own.numel()
+    return 0
 
 
 def kept(model: nn.Module) -> set[str]:

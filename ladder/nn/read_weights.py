@@ -39,6 +39,15 @@ def is_only_read(kind: type[nn.Module], child: str) -> bool:
     return _is_only_read(_functions(kind), child)
 
 
+def reads_rows(kind: type[nn.Module], child: str) -> bool:
+    """Whether the forward of a module of class ``kind`` reads elements of the weight of an
+    embedding that it calls ``child``, or is given by that name. Where ids are not given (``if
+    input_ids is None``) does not count: some models then look up which row an x is."""
+    if kind.__module__.partition(".")[0] == "torch":
+        return False
+    return _reads_rows(_functions(kind), child)
+
+
 def goes_on(kind: type[nn.Module], base: type[nn.Module]) -> bool:
     """Whether a subclass of ``base`` asks nothing of its weight but what a packed one answers, and
     has no forward of its own, or one that goes on with what ``super().forward`` gives. What has no
@@ -118,6 +127,50 @@ def _is_only_read(functions: _Functions, child: str) -> bool:
             return False
         read |= elements and name in reached
     return read
+
+
+@functools.cache
+def _reads_rows(functions: _Functions, child: str) -> bool:
+    using = []
+    for name, function in functions:
+        names = _names(function.__code__)
+        if "weight" in names and child in names.union(function.__code__.co_varnames):
+            using.append((name, function))
+    if not using:
+        return False
+    reached = _reached(functions)
+    return any(name in reached and _reads_elements(function, child) for name, function in using)
+
+
+def _reads_elements(function: types.FunctionType, child: str) -> bool:
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
+    except (OSError, TypeError, SyntaxError):
+        return False
+    parents = {inner: outer for outer in ast.walk(tree) for inner in ast.iter_child_nodes(outer)}
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Attribute) or node.attr != "weight":
+            continue
+        of, asked = node.value, parents[node]
+        named = of.attr if isinstance(of, ast.Attribute) else getattr(of, "id", "")
+        if named != child or isinstance(node.ctx, ast.Store):
+            continue
+        if isinstance(asked, ast.Attribute) and asked.attr in _METADATA:
+            continue
+        if not _only_without_ids(node, parents):
+            return True
+    return False
+
+
+def _only_without_ids(node: ast.AST, parents: dict[ast.AST, ast.AST]) -> bool:
+    while (outer := parents.get(node)) is not None:
+        if isinstance(outer, ast.If) and node in outer.body and isinstance(outer.test, ast.Compare):
+            left, (kind, *_), (right, *_) = outer.test.left, outer.test.ops, outer.test.comparators
+            none = isinstance(right, ast.Constant) and right.value is None
+            if none and isinstance(kind, ast.Is) and getattr(left, "id", "").endswith("ids"):
+                return True
+        node = outer
+    return False
 
 
 @functools.cache

@@ -12,7 +12,7 @@ from ladder.errors import InvalidArgument
 from ladder.nn.layer_types import LayerTypes
 from ladder.nn.outputs import REASON, heads, inputs
 from ladder.nn.packed import PackedModule
-from ladder.nn.read_weights import goes_on
+from ladder.nn.read_weights import goes_on, reads_rows
 from ladder.nn.select import (
     STATE_HOOKS,
     TIED,
@@ -70,6 +70,7 @@ def embeddings(
         )
     names, modules = every_module(model)
     tied = _tied(model, names, modules)
+    kinds = {type(module) for module in modules.values()}
     entries = () if skip is None else entries_of(option, skip)
     found, left, counted = [], {}, set()
     for key, module in modules.items():
@@ -80,7 +81,7 @@ def embeddings(
             why = f"named by {option}"
         elif not wanted.intersection(every):
             why = "an embedding, but not the input embedding of its model"
-        why = why or tied.get(key, "") or objection(module, loaded)
+        why = why or tied.get(key, "") or objection(module, loaded) or _readers(kinds, every)
         if why:
             weight = module._parameters.get("weight")
             count = 0
@@ -144,6 +145,13 @@ def objection(embedding: nn.Embedding, loaded: bool) -> str:
     if taken := sorted(_TAKEN.intersection(more)):
         return f"it has {', '.join(taken)}, as packed embeddings have"
     return ""
+
+
+def _readers(kinds: Iterable[type[nn.Module]], names: Iterable[str]) -> str:
+    """Which of the classes of a model reads elements of the weight of an embedding; "" for none."""
+    last = {name.rpartition(".")[2] for name in names}
+    found = sorted(kind.__name__ for kind in kinds for name in last if reads_rows(kind, name))
+    return f"{found[0]} reads its weight" if found else ""
 
 
 def _pairs(

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from ladder.errors import InvalidArgument
 from ladder.nn.arguments import check_model
-from ladder.nn.convert import give_own_weights, note, packed_layer, put
+from ladder.nn.convert import give_own_weights, note, note_copies, packed_layer, put
 from ladder.nn.dense_experts import DOWN, STACKS
 from ladder.nn.layer_types import LayerTypes, check_bits
 from ladder.nn.mixtures import FoundExperts
@@ -92,7 +92,7 @@ def prepare(
     for layer in found.layers:
         made.append(_settings(layer, found, method, activation_type))
         _try(layer, made[-1])
-    give_own_weights(model, found.layers, found.heads)
+    note_copies(report, give_own_weights(model, found.layers, found.heads))
     for layer, settings in zip(found.layers, made, strict=True):
         note(layer, found.types, report)
         layer.module.__dict__[PREPARED] = settings
@@ -123,8 +123,9 @@ def convert(model: nn.Module) -> Conversion:
             packed = packed_layer(layer, types, settings.method, settings.activation_type)
         note(layer, types, report)
         put(model, layer, packed)
-    untie(model, untied)
+    copies = untie(model, untied)
     report.left = _left(model)
+    note_copies(report, copies)
     report.log()
     return report
 

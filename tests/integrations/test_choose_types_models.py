@@ -130,8 +130,8 @@ def test_types_whose_groups_do_not_divide_are_none_for_the_layer():
     for unit in chosen.units:
         found = {ladder.ttype(text).element.name for text in unit.costs}
         assert found == ({"uint4", "uint6"} if "down" in unit.name else {"uint2", "uint4", "uint6"})
-    with pytest.raises(InvalidArgument, match=r"mlp\.down_proj: no type .*64 do not divide K = 96"):
-        ladder.choose_types(fresh(), types[:1], 3.5, TOKENS)
+    alone = ladder.choose_types(fresh(), types[:1], 3.5, TOKENS)  # where no type divides, all may
+    assert any("down" in unit.name for unit in alone.units)
 
 
 def test_types_that_do_not_take_activations_are_none_for_the_layer():

@@ -416,3 +416,63 @@ def test_an_embedding_for_each_layer_is_packed_too(kind, tmp_path):
         again = load(tmp_path / folder)
         check_same(again, model)
         assert torch.equal(logits(again), logits(model))
+
+
+def test_rows_that_a_model_reads_by_itself_are_left_with_the_reason():
+    """Gemma 4 with pictures reads that of its padding; its text model, only where no ids are
+    given. DeBERTa's head is called with the embedding."""
+    text = TINY | {"head_dim": 32, "hidden_size_per_layer_input": 32, "num_kv_shared_layers": 0}
+    tokens = {"image_token_id": 120, "video_token_id": 121, "audio_token_id": 122}
+    config = transformers.Gemma4Config(text_config=text, **tokens)
+    config.text_config.global_head_dim = 32
+    config.vision_config = config.audio_config = None
+    model = transformers.Gemma4ForConditionalGeneration(config).eval()
+    report = ladder.convert(model, "uint8", group_size=32, embeddings=True)
+    left = report.left["model.language_model.embed_tokens.weight"]
+    assert left.reason == "Gemma4Model reads its weight" and report.embeddings == 1
+    model(input_ids=BATCHES[:1, :8])
+    sizes = {"hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2}
+    sizes |= {"intermediate_size": 96, "vocab_size": 128}
+    for legacy in (False, True):
+        config = transformers.DebertaV2Config(**sizes, legacy=legacy)
+        model = transformers.DebertaV2ForMaskedLM(config).eval()
+        report = ladder.convert(model, "uint8", group_size=32, embeddings=True)
+        assert report.embeddings == legacy
+        model(input_ids=BATCHES[:1, :8])
+
+
+def test_of_models_in_parts_the_part_has_the_word(tmp_path):
+    """An encoder and a decoder: what ties the head is in the decoder's configuration."""
+    sizes = {"hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2}
+    sizes |= {"intermediate_size": 96, "vocab_size": 128}
+    encoder = transformers.BertConfig(**sizes)
+    decoder = transformers.BertConfig(**sizes, is_decoder=True, add_cross_attention=True)
+    config = transformers.EncoderDecoderConfig.from_encoder_decoder_configs(encoder, decoder)
+    kind = transformers.EncoderDecoderModel
+    model = kind(config).eval()
+    model.save_pretrained(tmp_path / "dense")
+    options = {"group_size": 32, "head": True, "embeddings": True}
+    report = convert(tmp_path / "dense", tmp_path / "b", "uint8", **options).conversion
+    assert report.lines() == ladder.convert(model, "uint8", **options).lines()
+    model.save_pretrained(tmp_path / "a")
+    for folder in ("a", "b"):
+        check_same(kind.from_pretrained(tmp_path / folder), model)
+
+
+@pytest.mark.parametrize("in_memory", [True, False], ids=["in memory", "folder"])
+def test_tables_that_are_copied_are_in_the_report(in_memory, tmp_path):
+    """BART has one table in three places, which its configuration ties by one word."""
+    sizes = {"d_model": 64, "encoder_layers": 1, "decoder_layers": 1, "vocab_size": 128}
+    sizes |= {"encoder_ffn_dim": 96, "decoder_ffn_dim": 96, "max_position_embeddings": 64}
+    heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2}
+    model = BartForConditionalGeneration(BartConfig(**sizes, **heads))
+    model.save_pretrained(tmp_path / "dense")
+    report = ladder.convert(model, "uint8", group_size=32, head=True)
+    if not in_memory:
+        made = convert(tmp_path / "dense", tmp_path / "b", "uint8", group_size=32, head=True)
+        report = made.conversion
+    why = "a copy, because the output embedding is no longer tied to model.shared"
+    copies = {name for name, each in report.left.items() if each.reason == why}
+    assert copies == {f"model.{part}.embed_tokens.weight" for part in ("encoder", "decoder")}
+    dense = sum(p.numel() for p in model.parameters() if p.dim() > 1)
+    assert sum(each.weights for each in report.left.values()) == dense

@@ -75,7 +75,7 @@ def _settings(unit: Unit) -> dict[str, Any]:
 
 
 def _version_of(units: Sequence[Unit]) -> str:
-    """"gptq" stores zero points less one, so none of 0; where one is, it is "gptq_v2"."""
+    """ "gptq" stores zero points less one, so none of 0; where one is, it is "gptq_v2"."""
     return "gptq_v2" if any(unit.zeros and unit.zeros[0] == 0 for unit in units) else "gptq"
 
 

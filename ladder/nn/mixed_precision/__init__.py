@@ -196,7 +196,7 @@ def _check_budget(
 ) -> None:
     least = 0
     for unit in units:
-        fit = [each for each in types if not unit.objection(each, activation_type)]
+        fit = [each for each in types if not unit.objection(each, activation_type, types)]
         # Where none fits, measuring says why.
         least += min((unit.stored_bits(each) for each in fit), default=0)
     check_budget(least, sum(unit.weights for unit in units), bits)

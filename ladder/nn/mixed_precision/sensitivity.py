@@ -71,7 +71,7 @@ def sensitivity_of(
     found = Sensitivity()
     enough = False
     for ttype in types:
-        why = unit.objection(ttype, activation_type)
+        why = unit.objection(ttype, activation_type, types)
         if why:
             found.refused[ttype] = why
             continue

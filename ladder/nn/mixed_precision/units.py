@@ -77,13 +77,20 @@ class Unit:
         return sum(count * n * k for count, n, k in self.shapes())
 
     def stored_bits(self, ttype: TType) -> int:
-        """Bits of codes, scales and zero points."""
-        return round(sum(c * n * k * ttype.bits_per_weight(n, k) for c, n, k in self.shapes()))
+        """Bits of codes, whose rows are whole words, scales and zero points."""
+        total = 0.0
+        for count, n, k in self.shapes():
+            beside = ttype.bits_per_weight(n, k) - ttype.bits
+            total += count * n * (32 * ttype.words(k) + k * beside)
+        return round(total)
 
-    def objection(self, ttype: TType, activation_type: str | None) -> str:
-        """Why a type is none for the unit; "" where it is one."""
+    def objection(
+        self, ttype: TType, activation_type: str | None, types: Iterable[TType] = ()
+    ) -> str:
+        """Why a type is none for the unit; "" where it is one. Groups that do not divide K, for
+        which there are fewer kernels, are an objection where those of some of ``types`` do."""
         for part, (_, _, k) in zip(self.parts, self.shapes(), strict=True):
-            if 0 < ttype.columns < k and k % ttype.columns:
+            if not _divides(ttype, k) and any(_divides(other, k) for other in types):
                 return f"groups of {ttype.columns} do not divide K = {k}"
             module = part.layer.module
             if isinstance(module, nn.Conv2d):
@@ -115,6 +122,11 @@ class Unit:
                     size += source.square().sum().item()
             made.append(nn.Parameter(values, requires_grad=False))
         return Values(made, error / size if size else 0.0)
+
+
+def _divides(ttype: TType, k: int) -> bool:
+    """Whether the last group of a row is as long as the others."""
+    return ttype.columns >= k or not ttype.columns or k % ttype.columns == 0
 
 
 def matrices(part: Part, parameter: Tensor) -> list[Tensor]:
