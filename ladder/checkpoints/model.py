@@ -38,7 +38,7 @@ def meta_model(folder: Path) -> Any:
         config = AutoConfig.from_pretrained(
             str(folder), local_files_only=True, trust_remote_code=False
         )
-        kind = _class_of(config)
+        kind = class_of(config)
         with torch.device("meta"):
             if kind:
                 return kind._from_config(config)
@@ -49,7 +49,7 @@ def meta_model(folder: Path) -> Any:
         raise CheckpointError(f"{folder}/config.json: {said}") from error
 
 
-def _class_of(config: Any) -> Any:
+def class_of(config: Any) -> Any:
     """The class of transformers that ``architectures`` names, of this configuration; or None."""
     import transformers
 

@@ -3,16 +3,18 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from ladder.checkpoints.header import merge_metadata, read_header, read_metadata
 from ladder.checkpoints.layer import Stored, refuse_bare_codes, split, stored_as
-from ladder.checkpoints.model import renamer
+from ladder.checkpoints.model import class_of, renamer
 from ladder.checkpoints.shards import shards_of
 from ladder.errors import CheckpointError, Unsupported
 from ladder.nn.select import called_as_linear, is_linear, linears
@@ -158,9 +160,26 @@ def _check_complete(model: Any, found: set[str], dense: set[str] | None) -> None
     whole = getattr(model, "base_model", model) is model
     base = "" if whole else f"{model.base_model_prefix}."
     inside = {name for name in linears(model) if name.startswith(base)}
-    for name in sorted(inside - found):
-        if f"{name}.weight" not in dense and not _is_output(model, name):
-            raise CheckpointError(f"{name} is missing: no codes of it, and no {name}.weight")
+    missing = [name for name in sorted(inside - found) if f"{name}.weight" not in dense]
+    missing = [name for name in missing if not _is_output(model, name)]
+    if missing and (others := _written(model)) is not None:
+        # What the class that wrote the files has not is new, of which transformers tells.
+        missing = [name for name in missing if name.removeprefix(base) in others]
+    for name in missing:
+        raise CheckpointError(f"{name} is missing: no codes of it, and no {name}.weight")
+
+
+def _written(model: Any) -> set[str] | None:
+    """The linear layers of the class that wrote the folder of ``model``, by their names inside of
+    its base model; None where it is that class, or not known."""
+    config = getattr(model, "config", None)
+    kind = class_of(config) if hasattr(model, "base_model_prefix") else None
+    if kind is None or kind is type(model):
+        return None
+    with torch.device("meta"):
+        other = kind._from_config(copy.deepcopy(config))
+    prefix = f"{other.base_model_prefix}."
+    return {name.removeprefix(prefix) for name in linears(other)}
 
 
 def _is_output(model: Any, name: str) -> bool:
