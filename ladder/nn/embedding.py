@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Collection
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import torch
 from torch import Tensor, nn
@@ -70,7 +70,13 @@ class Embedding(PackedModule, nn.Embedding):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        check_integers(num_embeddings=num_embeddings, embedding_dim=embedding_dim)
+        sizes = {"num_embeddings": num_embeddings, "embedding_dim": embedding_dim}
+        if any(isinstance(size, bool) for size in sizes.values()):
+            raise InvalidArgument(
+                f"num_embeddings is {num_embeddings} and embedding_dim {embedding_dim}, not both "
+                "integers"
+            )
+        check_integers(**sizes)
         if num_embeddings < 1 or embedding_dim < 1:
             raise InvalidArgument(
                 f"num_embeddings is {num_embeddings} and embedding_dim {embedding_dim}, not both "
@@ -94,6 +100,14 @@ class Embedding(PackedModule, nn.Embedding):
         self.padding_idx: Any = padding_idx
         self.max_norm, self.norm_type = None, 2.0
         self.scale_grad_by_freq = self.sparse = False
+
+    @classmethod
+    def from_pretrained(cls, *args: Any, **kwargs: Any) -> NoReturn:
+        """Raises Unsupported: it is ``nn.Embedding``'s, of dense values."""
+        raise Unsupported(
+            "ladder.Embedding has no from_pretrained: quantise with "
+            "ladder.Embedding.from_embedding(nn.Embedding.from_pretrained(values), ...)"
+        )
 
     @classmethod
     def from_weight(
@@ -154,6 +168,7 @@ class Embedding(PackedModule, nn.Embedding):
             act_order=weight.g_idx is not None, device="meta", dtype=embedding.weight.dtype,
         )  # fmt: skip
         module.set_weight(weight)
+        module.scale_grad_by_freq = embedding.scale_grad_by_freq  # of what dequantize gives
         _carry(embedding, module, ("weight", *_OF_ACCELERATE))
         made: Self = module.train(embedding.training)
         return made

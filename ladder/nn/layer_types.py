@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -55,12 +55,15 @@ class LayerTypes:
         """All types, by the entry that has each; "" has the usual one."""
         return {"": self.usual, **self.entries}
 
-    def check_named(self, packed: Iterable[str], left: Mapping[str, Left]) -> None:
+    def check_named(
+        self, packed: Iterable[str], left: Mapping[str, Left], heads: Container[str] = ()
+    ) -> None:
         """Raise InvalidArgument for the first entry that names none of the ``packed`` modules, with
         the reason where it names one that is ``left``.
 
         Args:
             packed: all names that each has.
+            heads: output embeddings that would be packed if that was asked for.
         """
         known = list(dict.fromkeys(packed))
         whole = set(known)
@@ -69,8 +72,9 @@ class LayerTypes:
                 continue
             for name, each in left.items():
                 if covers(entry, name) or covers(entry, name.removesuffix(".weight")):
+                    hint = "; head=True packs output embeddings" if name in heads else ""
                     raise InvalidArgument(
-                        f'types has "{entry}", but {name} is not quantised: {each.reason}'
+                        f'types has "{entry}", but {name} is not quantised: {each.reason}{hint}'
                     )
             raise no_such_module("types", entry, known)
 

@@ -84,7 +84,7 @@ def targets(
         kept, reasons = kept_heads(model, rows, left)
         left.update(reasons)
         layers.extend(rows)
-    chosen.check_named(every_name(layers), left)
+    chosen.check_named(every_name(layers), left, () if head else heads(model))
     for layer in layers:
         if why := _activation_objection(layer, chosen, activation_type):
             raise Unsupported(f"{layer.name}: {why}")

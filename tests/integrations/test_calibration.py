@@ -316,3 +316,11 @@ def test_inputs_that_are_not_finite_are_named():
     with pytest.raises(InvalidArgument, match=r"layers\.1\.mlp\.down_proj: calibration data gives"):
         ladder.convert(model, "uint4,group=32,scale=float32", calibration=TOKENS)
     assert all(not m._forward_pre_hooks and not m._forward_hooks for m in model.modules())
+
+
+def test_an_offloaded_model_is_told_as_such_before_anything_changes():
+    model = nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 64, device="meta"))
+    before = model[0].weight.detach().clone()
+    with pytest.raises(InvalidArgument, match="0.bias|1.weight is on the meta device: offloaded"):
+        ladder.convert(model, "uint4", 32, calibration=[torch.ones(2, 64)], skip=["1"])
+    assert torch.equal(model[0].weight, before)

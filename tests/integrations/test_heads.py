@@ -185,3 +185,8 @@ def test_a_head_that_is_always_tied_is_refused_before_anything_changes(do, tmp_p
         do(model, tmp_path / "dense")
     assert model.lm_head.weight is model.shared.weight and not (tmp_path / "packed").exists()
     assert not any(isinstance(module, ladder.Linear) for module in model.modules())
+
+
+def test_a_type_of_a_head_that_stays_dense_says_how_it_would_not():
+    with pytest.raises(InvalidArgument, match=r"lm_head is not quantised: .*; head=True packs"):
+        ladder.convert(tied(), "uint4", 32, types=TYPES)

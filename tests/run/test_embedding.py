@@ -275,3 +275,13 @@ def test_arguments_that_make_no_embedding(make, said):
 
 def test_a_negative_padding_is_counted_from_the_end():
     assert ladder.Embedding(7, 64, -1).padding_idx == nn.Embedding(7, 64, -1).padding_idx == 6
+
+
+def test_what_nn_embedding_has_and_packed_rows_have_not():
+    with pytest.raises(InvalidArgument, match="is True and embedding_dim 32, not both integers"):
+        ladder.Embedding(True, 32)
+    with pytest.raises(Unsupported, match="no from_pretrained: quantise with .*from_embedding"):
+        ladder.Embedding.from_pretrained(torch.ones(4, 32))
+    table = nn.Embedding(8, 32, scale_grad_by_freq=True)
+    packed = ladder.Embedding.from_embedding(table, "uint8", 32)
+    assert packed.dequantize().scale_grad_by_freq

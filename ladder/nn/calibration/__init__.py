@@ -63,9 +63,15 @@ def calibrated(
     Raises:
         InvalidArgument: nothing to call the model with, a batch with which it cannot be called, or
             a weight or input that is not finite, naming the layer. Layers before it have values of
-            quantised weights.
+            quantised weights. Or a parameter has no values, which is said before anything changes.
     """
     check_bits(types, "calibration chooses codes of")
+    for name, parameter in model.named_parameters():
+        if parameter.is_meta:
+            raise InvalidArgument(
+                f"{name} is on the meta device: offloaded, or not loaded, and calibration needs "
+                "the whole model in memory"
+            )
     calls, made = calls_of(batches), Calibrated()
     done = 0
     with at_rest(model):
