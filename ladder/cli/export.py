@@ -16,7 +16,7 @@ def export(
     dst: Destination,
     form: Annotated[
         str,
-        typer.Option("--format", help="What to write: compressed-tensors or gptq."),
+        typer.Option("--format", help="What to write: compressed-tensors, gptq or mlx."),
     ] = "compressed-tensors",
     dense: Annotated[
         list[str] | None,

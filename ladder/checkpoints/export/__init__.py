@@ -14,8 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ladder.checkpoints import compressed_tensors, gptq
-from ladder.checkpoints.export import to_compressed_tensors, to_gptq
+from ladder.checkpoints.export import to_compressed_tensors, to_gptq, to_mlx
 from ladder.checkpoints.export.units import Decoded, Unit, read_units
 from ladder.checkpoints.folder import QUANT_METHOD, StoredConfig, without_ladder
 from ladder.checkpoints.header import DTYPE_NAMES
@@ -34,10 +33,11 @@ from ladder.errors import CheckpointError, InvalidArgument, Unsupported
 from ladder.nn.report import Progress
 from ladder.nn.select import check_entries, entries_of
 
-#: What writes each format, and what reads it.
-FORMATS: Mapping[str, tuple[ModuleType, ModuleType]] = {
-    "compressed-tensors": (to_compressed_tensors, compressed_tensors),
-    "gptq": (to_gptq, gptq),
+#: What writes each format.
+FORMATS: Mapping[str, ModuleType] = {
+    "compressed-tensors": to_compressed_tensors,
+    "gptq": to_gptq,
+    "mlx": to_mlx,
 }
 #: Kernels of ladder's (``ladder tune``), which no other package knows.
 _PLANS = "plans.json"
@@ -60,14 +60,15 @@ def export(
 
     Codes, scales and zero points stay what they are, so that ``ladder repack`` of ``dst`` gives the
     weights of ``src``; only the reciprocal of NVFP4's second scale is rounded, and the report says
-    so. Packed embeddings and convolutions, and what ``dense`` names, become dense, in the dtype of
-    the configuration, as a model loaded in that dtype has them. Stacks of experts become single
-    projections. Tensors are streamed, and ``dst`` appears when it is whole, as with
+    so. Packed convolutions, embeddings but for MLX, and what ``dense`` names become dense, in the
+    dtype of the configuration, as a model loaded in that dtype has them. Stacks of experts become
+    single projections. Tensors are streamed, and ``dst`` appears when it is whole, as with
     :func:`ladder.checkpoints.repack`.
 
     Args:
-        format: "compressed-tensors" (integers of 1 to 8 bits, FP8, MXFP4, MXFP6, MXFP8, NVFP4) or
-            "gptq" (unsigned integers of 2, 3, 4 and 8 bits).
+        format: "compressed-tensors" (integers of 1 to 8 bits, FP8, MXFP4, MXFP6, MXFP8, NVFP4),
+            "gptq" (unsigned integers of 2, 3, 4 and 8 bits) or "mlx" (integers of 1 to 8 bits in
+            groups, MXFP4, MXFP8).
         dense: modules to decode, by whole names or whole parts of them, as ``skip`` of
             :func:`ladder.convert`.
         force: replace an existing ``dst``.
@@ -82,7 +83,7 @@ def export(
     start = time.perf_counter()
     if format not in FORMATS:
         raise InvalidArgument(f'format is "{format}", not one of {", ".join(FORMATS)}')
-    writer, reader = FORMATS[format]
+    writer = FORMATS[format]
     folder, destination = Path(src), Path(os.path.abspath(dst))
     check_apart(folder, destination)
     check_destination(destination, force=force)
@@ -91,7 +92,7 @@ def export(
     stored = _stored(folder, config)
     shards = open_shards(folder)
     entries = entries_of("dense", dense)
-    units, decoded = read_units(folder, shards, stored, entries)
+    units, decoded = read_units(folder, shards, stored, entries, embeddings=writer.EMBEDDINGS)
     check_entries("dense", entries, (each.source for each in (*units, *decoded)))
     if not units:
         raise CheckpointError(f"{folder}: no packed layer is left to export")
@@ -103,7 +104,7 @@ def export(
             )
     left = {*stored.modules_to_not_convert, *(each.name for each in decoded if each.is_linear)}
     fields = writer.config(units, sorted(left))
-    settings = reader.Config.from_dict(fields)
+    settings = writer.settings(fields)
     files = carried_files(folder, shards.files | {"config.json", _PLANS})
     packed = {each.source for each in (*units, *decoded)}
     others = [name for name in shards.home if not _is_of(name, packed)]
@@ -118,7 +119,7 @@ def export(
         bytes_before=shards.nbytes,
     )
     for unit in units:
-        parts = _parts(unit, reader, settings)
+        parts = _parts(unit, writer, settings)
         described[_home(shards, unit.source)] |= {f"{unit.name}.{p}": w for p, w in parts.items()}
         row = report.types.setdefault(str(unit.type), TypeRow())
         row.add(unit.n, unit.k, sum(nbytes(*what) for what in parts.values()))
@@ -136,7 +137,7 @@ def export(
         described,
         partial(_fill, shards, units, decoded, others, writer, settings, dtype),
         files=files,
-        config=without_ladder(config) | {"quantization_config": fields},
+        config=without_ladder(config) | dict.fromkeys(writer.KEYS, fields),
         force=force,
         progress=progress,
     )
@@ -144,9 +145,9 @@ def export(
     return report
 
 
-def _parts(unit: Unit, reader: ModuleType, settings: Any) -> dict[str, Described]:
+def _parts(unit: Unit, writer: ModuleType, settings: Any) -> dict[str, Described]:
     """dtype and shape of each part, as who reads the folder expects them."""
-    shapes = reader.shapes(unit.n, unit.k, settings.for_module(unit.name))
+    shapes = writer.shapes(unit, settings.for_module(unit.name))
     scales = unit.type.scale_dtype
     assert scales is not None
     return {part: (DTYPE_NAMES[own or scales], shape) for part, (shape, own) in shapes.items()}
@@ -220,8 +221,11 @@ def _fill(
             read = unit.source, unit.read(shards)
         scheme = settings.for_module(unit.name)
         single_rows = writer.takes_single_rows(unit)
-        parts = writer.tensors(unit.weight(read[1], single_rows=single_rows), scheme)
-        if unit.static:
+        try:
+            parts = writer.tensors(unit.weight(read[1], single_rows=single_rows), scheme)
+        except Unsupported as error:
+            raise Unsupported(f"{unit.source}: {error}") from None
+        if unit.static and writer is to_compressed_tensors:
             parts["input_scale"] = unit.of_expert(read[1]["input_scale"])
         for part, tensor in parts.items():
             file.write(f"{unit.name}.{part}", tensor)

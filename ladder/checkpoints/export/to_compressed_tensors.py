@@ -11,12 +11,15 @@ import torch
 from torch import Tensor
 
 from ladder import ops
-from ladder.checkpoints.compressed_config import Scheme
+from ladder.checkpoints import compressed_tensors
+from ladder.checkpoints.compressed_config import Config, Scheme
 from ladder.checkpoints.export.units import Unit, integer_zeros
 from ladder.types import TType
 from ladder.weight import Weight
 
-_INTEGERS = ("unsigned_integer", "signed_integer")
+KEYS = ("quantization_config",)
+#: Packed embeddings are decoded: few programs look up packed ones.
+EMBEDDINGS = False
 #: Formats of types that have a name of their own there: element, columns of a group, format of
 #: scales, and whether there is a second scale.
 _NAMED = {
@@ -141,6 +144,16 @@ def _scheme(unit: Unit) -> dict[str, Any]:
     return {"weights": weights, "input_activations": activations, "format": form}
 
 
+def settings(fields: dict[str, Any]) -> Config:
+    """What :func:`config` has made, as it is read."""
+    return Config.from_dict(fields)
+
+
+def shapes(unit: Unit, scheme: Scheme) -> dict[str, tuple[tuple[int, ...], torch.dtype | None]]:
+    """Shape and dtype of each part; None: that of the scales."""
+    return compressed_tensors.shapes(unit.n, unit.k, scheme)
+
+
 def tensors(weight: Weight, scheme: Scheme) -> dict[str, Tensor]:
     """The parts of a module."""
     ttype, (n, k) = weight.type, weight.shape
@@ -182,4 +195,7 @@ def notes(units: Sequence[Unit]) -> list[str]:
     return []
 
 
-__all__ = ["config", "notes", "objection", "takes_single_rows", "tensors"]
+__all__ = [
+    "EMBEDDINGS", "KEYS", "config", "notes", "objection", "settings", "shapes",
+    "takes_single_rows", "tensors",
+]  # fmt: skip

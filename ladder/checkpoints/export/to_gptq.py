@@ -14,10 +14,14 @@ from torch import Tensor
 
 from ladder import ops
 from ladder._version import DISTRIBUTION, __version__
+from ladder.checkpoints import gptq
 from ladder.checkpoints.export.units import Unit, integer_zeros
 from ladder.checkpoints.gptq import Config
 from ladder.weight import Weight
 
+KEYS = ("quantization_config",)
+#: Packed embeddings are decoded.
+EMBEDDINGS = False
 _BITS = (2, 3, 4, 8)
 _ZEROS = ("midpoint", "integer", "quantized")
 
@@ -79,6 +83,16 @@ def _version_of(units: Sequence[Unit]) -> str:
     return "gptq_v2" if any(unit.zeros and unit.zeros[0] == 0 for unit in units) else "gptq"
 
 
+def settings(fields: dict[str, Any]) -> Config:
+    """What :func:`config` has made, as it is read."""
+    return Config.from_dict(fields)
+
+
+def shapes(unit: Unit, scheme: Config) -> dict[str, tuple[tuple[int, ...], torch.dtype | None]]:
+    """Shape and dtype of each part; None: that of the scales."""
+    return gptq.shapes(unit.n, unit.k, scheme)
+
+
 def tensors(weight: Weight, scheme: Config) -> dict[str, Tensor]:
     """The parts of a module, of a weight whose rows have scales of their own."""
     ttype, k = weight.type, weight.shape[1]
@@ -104,4 +118,7 @@ def notes(units: Sequence[Unit]) -> list[str]:
     return []
 
 
-__all__ = ["config", "notes", "objection", "takes_single_rows", "tensors"]
+__all__ = [
+    "EMBEDDINGS", "KEYS", "config", "notes", "objection", "settings", "shapes",
+    "takes_single_rows", "tensors",
+]  # fmt: skip

@@ -96,12 +96,18 @@ class Decoded(_Source):
 
 
 def read_units(
-    folder: Path, shards: ShardSet, stored: StoredConfig, dense: Collection[str]
+    folder: Path,
+    shards: ShardSet,
+    stored: StoredConfig,
+    dense: Collection[str],
+    *,
+    embeddings: bool,
 ) -> tuple[list[Unit], list[Decoded]]:
     """Every packed module of a ladder folder.
 
     Args:
         dense: entries that name modules to decode.
+        embeddings: packed embeddings stay packed.
     Raises:
         CheckpointError: the folder is damaged.
         Unsupported: a module has what no other package has: numbers by which columns of x are
@@ -125,7 +131,7 @@ def read_units(
                 "does not say how many columns it has"
             )
         named = any(covers(entry, name) for entry in dense)
-        if named or "filters" in row or "embedding" in row:
+        if named or "filters" in row or ("embedding" in row and not embeddings):
             if "experts" in row:
                 raise Unsupported(f"{name} is a stack of experts, which is not decoded")
             shape = tuple(row.get("filters", (row["n"], row["k"])))
