@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 import ladder
 from ladder.checkpoints import open_folder, repack
-from ladder.checkpoints.export import export
+from ladder.checkpoints.export import FORMATS, export
 from ladder.cli import app
 from ladder.errors import CheckpointError, InvalidArgument, Unsupported
 
@@ -149,7 +149,8 @@ def ladder_folder(path, weights, config=None, **more):
     fields = {"model_type": "llama", "dtype": "bfloat16"} | (config or {})
     (path / "config.json").write_text(json.dumps(stored.put_in(fields)))
     tensors = {f"{n}.{p}": t for n, weight in weights.items() for p, t in weight.tensors().items()}
-    save_file(tensors | {"lm_head.weight": torch.ones(4, K)}, path / "model.safetensors")
+    head = {} if "lm_head" in weights else {"lm_head.weight": torch.ones(4, K)}
+    save_file(tensors | head, path / "model.safetensors")
     return path
 
 
@@ -191,6 +192,18 @@ def test_codes_with_a_sign_and_blocks_of_rows_are_written_otherwise(tmp_path):
     export(source, tmp_path / "out", "compressed-tensors")
     for name, weight in open_folder(tmp_path / "out"):
         assert torch.equal(weight.dequantize(), weights[name].dequantize())
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_a_packed_head_that_was_tied_may_be_listed_as_dense(form, tmp_path):
+    """``modules_to_not_convert`` has it, and ``modules``, which comes first."""
+    weights = {NAME: drawn(UINT), "lm_head": drawn(UINT, n=16, seed=1)}
+    source = ladder_folder(tmp_path / "ladder", weights)
+    config = json.loads((source / "config.json").read_text())["quantization_config"]
+    assert config["modules_to_not_convert"] == ["lm_head"] and "lm_head" in config["modules"]
+    export(source, tmp_path / "out", form)
+    found = dict(open_folder(tmp_path / "out"))
+    assert torch.equal(found["lm_head"].dequantize(), weights["lm_head"].dequantize())
 
 
 def test_second_scales_are_reciprocals_to_the_last_bit_but_one(tmp_path):

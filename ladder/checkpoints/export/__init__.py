@@ -103,6 +103,7 @@ def export(
                 "(--dense) names modules to decode"
             )
     left = {*stored.modules_to_not_convert, *(each.name for each in decoded if each.is_linear)}
+    left -= {unit.source for unit in units}  # a tied head that is packed may be listed, too
     fields = writer.config(units, sorted(left))
     settings = writer.settings(fields)
     files = carried_files(folder, shards.files | {"config.json", _PLANS})
