@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 from torch import nn
 
@@ -14,6 +14,7 @@ from ladder.checkpoints.mixtures import PlannedExperts, plan_experts
 from ladder.checkpoints.model import file_names, meta_model, renamer
 from ladder.checkpoints.model_files import Described, describe_tensors
 from ladder.checkpoints.shards import ShardSet
+from ladder.checkpoints.ties import other_ties, tied_heads
 from ladder.errors import CheckpointError, Unsupported
 from ladder.nn.dense_experts import STACKS
 from ladder.nn.layer_types import LayerTypes, names_of
@@ -144,7 +145,7 @@ def plan_folder(
     } | {name: plan.name for name, plan in possible.items()}
     given = None if skip is None else _in_model(skip, stored, model)
     heads = heads_of(model) if head else set()
-    tied = _tied_heads(model, heads, stored)
+    tied = tied_heads(model, heads, stored)
     layers = survey(model, given, loaded=False, untied=heads)
     conversion, plans, experts = Conversion(left=dict(layers.left)), {}, []
     names: list[str] = []  # of what is packed
@@ -165,7 +166,7 @@ def plan_folder(
         conversion.left.update(left)
         kept, reasons = kept_heads(model, there, conversion.left)
         conversion.left.update(reasons)
-        sources = _tied_heads(model, {*reasons}, stored)
+        sources = tied_heads(model, {*reasons}, stored)
         beside = {f"{file_names(model)(own)}.weight": source for own, source in sources.items()}
         found = (*found, *there)
     for layer in found:
@@ -205,7 +206,7 @@ def plan_folder(
         raise CheckpointError(f"{folder}: no linear layer is left to convert\n{conversion}")
     untied = kept.union(heads.intersection(planned.name for planned in plans.values()))
     if untied:
-        others = _other_ties(model, shards, {*plans})
+        others = other_ties(model, shards, {*plans})
         for name, source in others.items():
             if name.endswith(".weight") and name not in beside:
                 copied = f"{COPIED} {rename(source).removesuffix('.weight')}"
@@ -213,39 +214,6 @@ def plan_folder(
                 conversion.left[rename(name)] = Left(copied, count)
         beside = others | beside
     return FolderPlan(conversion, plans, experts, dense, untied, beside)
-
-
-def _tied_heads(model: Any, heads: set[str], stored: dict[str, str]) -> dict[str, str]:
-    """For each of the ``heads`` of which the files hold no weight, because it is tied to another
-    module, the tensor of that module."""
-    found = {}
-    ties: dict[str, str] = getattr(model, "all_tied_weights_keys", None) or {}
-    for name in heads:
-        other = ties.get(f"{name}.weight", "").removesuffix(".weight")
-        if other and name in stored and other not in stored:
-            raise CheckpointError(
-                f"the files have {stored[name]}.weight and none of {other}, which is tied to it: "
-                "packed alone it would leave the model without"
-            )
-        if name not in stored and other in stored:
-            found[name] = f"{stored[other]}.weight"
-    return found
-
-
-def _other_ties(model: Any, shards: ShardSet, packed: set[str]) -> dict[str, str]:
-    """What is to be written for parameters of ``model`` of which the files hold nothing, because
-    they are tied to others: their names, and the tensors of the files that they are. The entry of
-    the configuration that ties the output embedding is for all ties."""
-    rename, called, found = renamer(model)[0], file_names(model), {}
-    stored = {rename(name): name for name in shards.home}
-    ties: dict[str, str] = getattr(model, "all_tied_weights_keys", None) or {}
-    for key, at in ties.items():
-        holder, _, parameter = key.rpartition(".")
-        home = called(holder)
-        made = parameter == "weight" and home in packed
-        if key not in stored and at in stored and not made:
-            found[f"{home}.{parameter}"] = stored[at]
-    return found
 
 
 def _check_floats(shards: ShardSet, planned: PlannedExperts) -> None:

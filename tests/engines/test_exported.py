@@ -58,7 +58,7 @@ def test_next_tokens_are_as_probable_as_in_the_ladder_folder(kind, tmp_path, den
     got = torch.tensor([found[token] for token in range(len(wanted))])
     # The engine computes in bfloat16, the model in float32: in two layers of random weights that
     # moves log-probabilities by some hundredths of their spread. Of W8A8 ladder rounds x in blocks
-    # on a processor, and vLLM whole tokens. Four bits for the weights move them twenty times as far.
+    # on a processor, vLLM whole tokens. Four bits for the weights move them twenty times as far.
     away, of_weights = (got - wanted).abs().mean(), (dense - wanted).abs().mean()
     assert away < (0.1 if activation_type else 0.04) * wanted.std()
     assert activation_type or away < 0.1 * of_weights
