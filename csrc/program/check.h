@@ -92,6 +92,10 @@ void check_shared_operand(const Program& program, const MatrixInstruction& row, 
 Faults check(const Program& program, const For& i);
 Faults check(const Program& program, const Within& i);
 Faults check(const Program& program, const Produce& i);
+// check_alternate.cpp
+Faults check(const Program& program, const Alternate& i);
+/// Of a program that has one: whether threads touch shared memory that others may touch then.
+Faults check_phases(Program program);
 Faults check(const Program& program, const Ticket& i);
 Faults check(const Program& program, const ClusterBarrier& i);
 Faults check(const Program& program, const SignalInit& i);
@@ -106,6 +110,7 @@ inline Faults check(const Program&, const If&) { return {}; }
 inline Faults check(const Program&, const Commit&) { return {}; }
 inline Faults check(const Program&, const Wait&) { return {}; }
 inline Faults check(const Program&, const Barrier&) { return {}; }
+inline Faults check(const Program&, const Priority&) { return {}; }
 inline Faults check(const Program&, const DependentLaunch&) { return {}; }
 inline Faults check(const Program&, const DependentWait&) { return {}; }
 inline Faults check(const Program&, const MmaWait&) { return {}; }

@@ -76,6 +76,8 @@ void print_body(const Program& program, const std::vector<Statement>& body, int 
       print_body(program, part->body, depth + 1, out);
     } else if (const auto* part = std::get_if<Produce>(&statement.op)) {
       print_body(program, part->body, depth + 1, out);
+    } else if (const auto* part = std::get_if<Alternate>(&statement.op)) {
+      print_body(program, part->body, depth + 1, out);
     }
   }
 }
@@ -136,7 +138,14 @@ std::string to_string(const Program& program, const Statement& statement) {
           },
           [&](const Commit&) { out << "commit"; },
           [&](const Wait& i) { out << "wait pending<=" << i.pending; },
-          [&](const Barrier&) { out << "barrier"; },
+          [&](const Barrier& i) {
+            out << "barrier"
+                << (i.half == Half::first    ? " of the first half"
+                    : i.half == Half::second ? " of the second half"
+                                             : "");
+          },
+          [&](const Priority& i) { out << (i.raised ? "priority" : "no priority"); },
+          [&](const Alternate&) { out << "alternate"; },
           [&](const ClusterBarrier& i) {
             out << "cluster_barrier" << (i.signals_only ? " for signals" : "");
           },

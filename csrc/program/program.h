@@ -12,6 +12,8 @@
 //     signals order one role after the other.
 //   - What a thread writes to shared memory, another may read only after a Barrier; memory that was
 //     read may be overwritten only after one.
+//   - In an Alternate each half of the threads is at a place of its own. The first Barriers that
+//     they meet are one, the second, and so on: between two of them they run in any order.
 //   - A CopyAsync is finished for the thread that issued it by a Wait on its group, and for the
 //     others by a Barrier after that, or by an Await of the phase at which copies arrive.
 //   - A CopyBulk is finished for all threads by an Await of the phase that expects its bytes.
@@ -40,6 +42,7 @@
 #include "expr/windows.h"
 #include "layout/layout.h"
 #include "program/affine.h"
+#include "program/alternate.h"
 #include "program/bulk_copy.h"
 #include "program/elementwise.h"
 #include "program/items.h"
@@ -148,8 +151,6 @@ struct Commit {};
 struct Wait {
   int pending;
 };
-/// All threads of the block.
-struct Barrier {};
 /// All threads of all blocks of the cluster; a Barrier too. With `signals_only` nothing is ordered
 /// but SignalInits, and nothing waits for what is on its way.
 struct ClusterBarrier {
@@ -258,6 +259,12 @@ struct Produce {
   std::vector<Statement> body;
 };
 
+/// body, which each half of the threads runs on its own (alternate.h). Between two barriers a half
+/// either multiplies, with priority, or does all else, and the halves never multiply both.
+struct Alternate {
+  std::vector<Statement> body;
+};
+
 struct Statement {
   std::variant<Load, Store, CopyAsync, CopyOwn, Commit, Wait, Barrier, ClusterBarrier,
                DependentLaunch, DependentWait, LoadMatrix, LoadUnits, Unpack, Mma, Fill,
@@ -266,7 +273,7 @@ struct Statement {
                Lookup, FillTable, FillWords, LargestScale, LookupRelative, ZeroOperand, Offset,
                Multiply, Spread, Gate, Activate, CopyElements, UnpackBytes, SplitDigits, JoinDigits,
                MmaShared, MmaWait, MatrixFence, ScaleOperand, TensorStore, TensorWait, TensorFence,
-               TensorMma, TensorCommit, TensorLoad, ToCodes>
+               TensorMma, TensorCommit, TensorLoad, ToCodes, Priority, Alternate>
       op;
 };
 
@@ -380,7 +387,7 @@ using InRegisters = Group<Unpack, UnpackBytes, UnpackFloat, ScaleOperand, Larges
                           Cast, Unary, Binary, JoinDigits>;
 /// Waits and groups of copies.
 using InTime = Group<Commit, Wait, Barrier, ClusterBarrier, DependentLaunch, DependentWait, MmaWait,
-                     MatrixFence, TensorWait, TensorFence>;
+                     MatrixFence, TensorWait, TensorFence, Priority>;
 /// Tables in shared memory, of which each thread may read all.
 using OnTables = Group<Lookup, LookupRelative, FillTable, FillWords>;
 /// Shared or global memory.
@@ -390,7 +397,7 @@ using InMemory = Group<Load, Store, CopyAsync, CopyOwn, CopyBulk, CopyRows, Copy
 using OnSignals = Group<SignalInit, Expect, Arrive, Await, TensorCommit>;
 /// Tensor memory, and no other.
 using InTensorMemory = Group<TensorStore, TensorLoad>;
-using Nested = Group<For, If, Within, Produce>;
+using Nested = Group<For, If, Within, Produce, Alternate>;
 
 template <class Op, class... Ops>
 constexpr bool is_in(Group<Ops...>) {

@@ -50,6 +50,8 @@ class Counter {
         walk(part->body);
       } else if (const auto* part = std::get_if<Produce>(&statement.op)) {
         walk(part->body);
+      } else if (const auto* part = std::get_if<Alternate>(&statement.op)) {
+        walk(part->body);
       } else {
         std::visit([&](const auto& i) { count(i); }, statement.op);
       }

@@ -17,6 +17,8 @@ double visits(const std::vector<Statement>& body) {
       sum += visits(part->body);
     } else if (const auto* part = std::get_if<Produce>(&statement.op)) {
       sum += visits(part->body);
+    } else if (const auto* part = std::get_if<Alternate>(&statement.op)) {
+      sum += visits(part->body);
     } else {
       sum += 1;
     }

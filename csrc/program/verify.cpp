@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <sstream>
+#include <utility>
 
 #include "base/error.h"
 #include "base/joined.h"
@@ -32,6 +33,9 @@ class Verifier {
       fault(joined(columns, " columns of tensor memory, of ", kMostColumns));
     }
     body(program_.body);
+    if (alternates_ && faults_.str().empty()) {
+      for (const std::string& text : check_phases(program_)) fault(text);
+    }
     if (!faults_.str().empty()) {
       fail<InternalError>("program ", program_.name, " is not well formed:", faults_.str());
     }
@@ -190,6 +194,14 @@ class Verifier {
         s.op);
   }
 
+  void check_alone(const Statement& s) {
+    const auto* barrier = std::get_if<Barrier>(&s.op);
+    if ((barrier != nullptr && barrier->half != Half::both) ||
+        std::holds_alternative<Priority>(s.op)) {
+      fault(joined("no halves that alternate, in: ", to_string(program_, s)));
+    }
+  }
+
   /// Producers have loops only in common with consumers: `produces` where they may have a part.
   void body(const std::vector<Statement>& statements, bool produces = true) {
     for (const Statement& statement : statements) {
@@ -201,6 +213,13 @@ class Verifier {
       if (const auto* loop = std::get_if<For>(&statement.op)) body(loop->body, produces);
       if (const auto* branch = std::get_if<If>(&statement.op)) body(branch->body, false);
       if (const auto* part = std::get_if<Within>(&statement.op)) body(part->body, false);
+      if (const auto* part = std::get_if<Alternate>(&statement.op)) {
+        if (std::exchange(alternates_, true)) fault("halves alternate twice");
+        const bool outer = std::exchange(alternating_, true);
+        body(part->body, false);
+        alternating_ = outer;
+      }
+      if (!alternating_) check_alone(statement);
       if (const auto* part = std::get_if<Produce>(&statement.op)) {
         if (!produces) fault("producers take part in something else than loops");
         body(part->body, false);
@@ -210,6 +229,7 @@ class Verifier {
 
   const Program& program_;
   std::ostringstream faults_;
+  bool alternates_ = false, alternating_ = false;  // somewhere, and here
 };
 
 }  // namespace

@@ -43,6 +43,8 @@ inline void __builtin_amdgcn_fence(int order, std::string_view scope) {
   fence(order == __ATOMIC_RELEASE, scope == "agent");
 }
 inline void __builtin_amdgcn_s_barrier() { fenced_barrier(); }
+inline void __builtin_amdgcn_s_setprio(int level) { set_priority(level > 0); }
+inline void __builtin_amdgcn_sched_barrier(int) {}
 inline float __builtin_amdgcn_rcpf(float x) { return 1.0f / x; }
 template <class T>
 T __hip_atomic_fetch_add(T* to, T value, int, int scope) {
@@ -93,6 +95,10 @@ V __builtin_elementwise_fma(V a, V b, V c) {
 }
 inline std::uint32_t __builtin_amdgcn_ds_bpermute(std::uint32_t byte, std::uint32_t mine) {
   return wave_exchange(mine, byte / 4);
+}
+
+inline int __builtin_amdgcn_readfirstlane(int mine) {
+  return static_cast<int>(wave_exchange(static_cast<std::uint32_t>(mine), 0));
 }
 
 /// `product(d, a, b)` of a lane's words.

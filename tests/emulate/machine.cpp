@@ -41,6 +41,7 @@ void start() {
   machine->kernel();
   const Fiber& self = *machine->now;
   if (self.acquires || self.acquires_of_device) fault("a thread ends without an acquire");
+  machine->count_barriers(self);
   --machine->block().alive;
   machine->pause(State::ended);
 }
@@ -309,6 +310,7 @@ void fenced_barrier() {
   if (!self.released) wrong("a barrier without a release");
   if (self.acquires) wrong("a barrier before the acquire of the last one");
   self.released = false, self.acquires = true;
+  ++self.barriers;
   block_barrier();
 }
 

@@ -85,6 +85,10 @@ void fence(bool release, bool device);
 void fenced_barrier();
 void took_ticket();
 void came_last();
+/// Of AMD's devices: a wave goes before others of its SIMD, or no longer. Barriers are counted
+/// (phases.cpp): of two waves of a SIMD one at most has raised its priority between the same
+/// barriers, and threads of a workgroup end after as many.
+void set_priority(bool raised);
 
 void copy_async(std::uint32_t to, const void* from, unsigned whole, unsigned bytes);
 void copy_commit();

@@ -96,6 +96,9 @@ struct Fiber {
   bool behind_fence = false;                          // of tensor memory, since it last met others
   bool released = false, released_to_device = false;  // since the last barrier or ticket
   bool acquires = false, acquires_of_device = false;  // is to, before what comes
+  unsigned barriers = 0;                              // of AMD's devices, that it has met
+  bool raised = false;                                // its priority
+  int raised_at = -1;                                 // behind which barrier that was last
 };
 
 struct Block {
@@ -143,6 +146,7 @@ struct Machine {
   void end_copy(Fiber& fiber, std::size_t i);
   void end_preceding();
   void look_beside(const Block& block);
+  void count_barriers(const Fiber& ended);
   void end_bulk(std::size_t i);
   Signal& signal(std::uint32_t address);
   void settle(Signal& signal);

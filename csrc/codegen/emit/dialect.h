@@ -27,6 +27,7 @@ struct Preludes {
   std::string_view (*products)();  ///< around products whose B is in shared memory; null: has none
   std::string_view (*roles)();     ///< registers and barriers of roles; null: has none
   std::string_view (*tensors)();   ///< tensor memory; null: has none
+  std::string_view (*phases)();    ///< halves of a block that alternate; null: has none
 };
 
 struct Dialect {

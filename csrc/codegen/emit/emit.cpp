@@ -18,6 +18,7 @@ bool uses_tiles(const Program& program, const std::vector<Statement>& statements
     return std::visit(
         Match{[&](const For& i) { return body(i); }, [&](const If& i) { return body(i); },
               [&](const Within& i) { return body(i); }, [&](const Produce& i) { return body(i); },
+              [&](const Alternate& i) { return body(i); },
               [&](const Cast& i) { return program.registers[i.to].scalar == Scalar::u32; },
               answer(Group<SignalInit, Unary, Binary, Reduce, AtomicAdd>{}, true),
               answer(InTime{}, false), answer(Group<Expect, Arrive, Await>{}, false),
@@ -49,6 +50,10 @@ bool has(const std::vector<Statement>& statements, const std::function<bool(cons
 }
 
 }  // namespace
+
+bool Emitter::has_halves() const {
+  return has<Alternate>(program_.body, [](const Alternate&) { return true; });
+}
 
 std::string Emitter::run() {
   out_ << dialect_.preludes.common() << '\n';
@@ -110,6 +115,10 @@ std::string Emitter::run() {
   if (!program_.tensors.empty()) {
     if (dialect_.preludes.tensors == nullptr) fail<Unsupported>("no tensor memory");
     out_ << dialect_.preludes.tensors() << '\n';
+  }
+  if (has_halves()) {
+    if (dialect_.preludes.phases == nullptr) fail<Unsupported>("no halves that alternate");
+    out_ << dialect_.preludes.phases() << '\n';
   }
   table_values(program_.body);
   signature();
@@ -231,7 +240,9 @@ void Emitter::declarations() {
 
 void Emitter::coordinates() {
   if (!program_.tail) {
-    return line("const u32 thread = ", dialect_.thread, ", split = ", dialect_.split,
+    // Where halves alternate the number of the thread is another variable behind them.
+    const char* const constant = has_halves() ? "" : "const ";
+    return line(constant, "u32 thread = ", dialect_.thread, ", split = ", dialect_.split,
                 ", tile = ", dialect_.tile, ";");
   }
   const auto& [first, is_tail, of_tail] = *program_.tail;
@@ -302,6 +313,12 @@ void Emitter::body(std::span<const Statement> statements, int depth) {
       body(branch->body, depth + 1);
       depth_ = depth;
       line("}");
+    } else if (const auto* part = std::get_if<Alternate>(&statement.op)) {
+      alternates_ = true;
+      body(part->body, depth);
+      alternates_ = false;
+      depth_ = depth;
+      line("thread = thread_anew();");
     } else if (const auto* part = std::get_if<Within>(&statement.op)) {
       line("if (", inside(*part), ") {  // ", to_string(program_, statement));
       const bool outer = std::exchange(within_, true);
@@ -326,13 +343,20 @@ void Emitter::instruction(const Statement& statement) {
                    [&](const CopyOwn& i) { copy_own(i); },
                    [&](const Commit&) { line("copy_commit();"); },
                    [&](const Wait& i) { line("copy_wait<", i.pending, ">();"); },
-                   [&](const Barrier&) {
-                     if (role_ == Role::consumers) {
+                   [&](const Barrier& i) {
+                     if (alternates_) {
+                       const auto of = joined("in_second_half(", program_.threads, "u)) ");
+                       const auto half = i.half == Half::first    ? "if (!" + of
+                                         : i.half == Half::second ? "if (" + of
+                                                                  : "";
+                       line(half, "phase_barrier();");
+                     } else if (role_ == Role::consumers) {
                        line("barrier_of<", program_.threads, ">();");
                      } else {
                        line("barrier();");
                      }
                    },
+                   [&](const Priority& i) { line("priority<", i.raised ? 1 : 0, ">();"); },
                    [&](const ClusterBarrier& i) {
                      line(i.signals_only ? "cluster_meet();" : "cluster_barrier();");
                    },
@@ -390,7 +414,8 @@ void Emitter::instruction(const Statement& statement) {
                    [](const For&) {},  // body() has these
                    [](const If&) {},
                    [](const Within&) {},
-                   [](const Produce&) {}},
+                   [](const Produce&) {},
+                   [](const Alternate&) {}},
              statement.op);
 }
 

@@ -35,6 +35,8 @@ class Emitter {
 
  private:
   // emit.cpp
+  /// Some of the threads' work is an Alternate.
+  bool has_halves() const;
   void signature();
   void declarations();
   /// Which thread of which block this is.
@@ -196,7 +198,8 @@ class Emitter {
   Unrolled unrolled_;
   std::set<std::string> functions_;  // that the text has
   int depth_ = 1;
-  bool within_ = false;  // other threads of a warp may skip what is being written
+  bool alternates_ = false;  // halves of the threads are apart
+  bool within_ = false;      // other threads of a warp may skip what is being written
 };
 
 }  // namespace ladder::codegen

@@ -299,4 +299,26 @@ DEVICE void atomic_add_f32(float* to, float value) {
   return text;
 }
 
+std::string_view phase_prelude() {
+  return R"(// Halves of a workgroup that alternate. The compiler moves nothing from phase to phase.
+DEVICE void phase_barrier() {
+  __builtin_amdgcn_sched_barrier(0);
+  barrier();
+  __builtin_amdgcn_sched_barrier(0);
+}
+// Behind the last of them: else clang keeps what it made of the number all the time in registers.
+DEVICE u32 thread_anew() {
+  u32 thread = thread_id();
+  asm("" : "+v"(thread));
+  return thread;
+}
+template <int Level> DEVICE void priority() { __builtin_amdgcn_s_setprio(Level); }
+// In a scalar register: a wave of the other half branches past what is not its own, where without
+// lanes it would still meet a barrier.
+DEVICE bool in_second_half(u32 threads) {
+  return (u32)__builtin_amdgcn_readfirstlane((int)thread_id()) >= threads / 2u;
+}
+)";
+}
+
 }  // namespace ladder::hip

@@ -11,6 +11,8 @@ namespace ladder::hip {
 std::string_view prelude();
 std::string_view scale_prelude();
 std::string_view tile_prelude();
+/// For programs whose halves alternate.
+std::string_view phase_prelude();
 /// For programs that multiply integers.
 std::string_view byte_prelude();
 /// For programs that multiply e4m3 or e4m3fnuz, and for those whose operands are integers less zero

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <cmath>
 
 #include "layout/weight_image.h"
@@ -42,12 +43,18 @@ void Interpreter::fill(Block& block, const Fill& i) {
 void Interpreter::reinterpret_bits(Block& block, const Reinterpret& i) {
   const int to_width = bits_of(program_.registers[i.to]);
   const int from_width = bits_of(program_.registers[i.from]);
+  const auto to_slots = coordinates_[i.to].slots, from_slots = coordinates_[i.from].slots;
   if (to_width == from_width) {
-    block.registers[i.to] = block.registers[i.from];
+    Tile& to = block.registers[i.to];
+    const Tile& from = block.registers[i.from];
+    const auto [first, end] = threads_;
+    std::copy(from.bits.begin() + first * from_slots, from.bits.begin() + end * from_slots,
+              to.bits.begin() + first * to_slots);
+    std::copy(from.set.begin() + first * from_slots, from.set.begin() + end * from_slots,
+              to.set.begin() + first * to_slots);
     return;
   }
-  const auto to_slots = coordinates_[i.to].slots, from_slots = coordinates_[i.from].slots;
-  for (int thread = 0; thread < program_.threads; ++thread) {
+  for (const int thread : running()) {
     for (std::int64_t slot = 0; slot < to_slots; ++slot) {
       std::uint32_t bits = 0;
       for (int b = 0; b < to_width; ++b) {

@@ -20,7 +20,7 @@ void Interpreter::for_each_pair(Block& block, const Op& i, int bits, const Decod
   const auto of_operand = coordinates_[i.to].slots;
   const auto of = operand_words(program_.registers[i.to].layout);
   const auto at = value(block, i.block), step = value(block, i.step);
-  for (int thread = 0; thread < program_.threads; ++thread) {
+  for (const int thread : running()) {
     for (std::size_t n = 0; n < of.words.size(); ++n) {
       const OperandWord& word = of.words[n];
       std::array<std::uint32_t, 8> words;

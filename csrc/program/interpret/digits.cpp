@@ -25,7 +25,7 @@ void Interpreter::unpack_bytes(Block& block, const UnpackBytes& i) {
   for (std::int64_t word = 0; word < of_thread / 4; ++word) {
     const ByteWord at = byte_word(a, word, value(block, i.step));
     const auto first = units.first(at, value(block, i.block), i.bits);
-    for (int thread = 0; thread < program_.threads; ++thread) {
+    for (const int thread : running()) {
       for (int w = 0; w < i.bits; ++w) {
         words[w] = get(block, i.from, thread * slots + first + w);
         if (i.three) words[w] = three_values(words[w]);

@@ -17,7 +17,7 @@ constexpr std::uint32_t kNotANumber = 0x7fff;
 
 Interpreter::Interpreter(const Program& program, std::vector<Argument>& arguments,
                          std::int64_t tokens)
-    : program_(program), arguments_(arguments), tokens_(tokens) {
+    : program_(program), arguments_(arguments), tokens_(tokens), threads_(0, program.threads) {
   for (const Register& reg : program.registers) {
     coordinates_.push_back(coordinates_of(reg.layout));
   }
@@ -155,6 +155,8 @@ void Interpreter::execute(std::span<const Statement> body, const std::vector<Blo
       for (Block* block : blocks) block->shared.as_producers(true);
       execute(part->body, blocks);
       for (Block* block : blocks) block->shared.as_producers(false);
+    } else if (const auto* halves = std::get_if<Alternate>(&statement.op)) {
+      for (Block* block : blocks) alternate(*block, *halves);
     } else if (const auto* meeting = std::get_if<ClusterBarrier>(&statement.op)) {
       if (blocks.size() != cluster_.size()) fault("not all blocks of the cluster reach it");
       for (Block* block : blocks) block->signals.meet();
@@ -209,8 +211,11 @@ void Interpreter::instruction(Block& block, const Statement& statement) {
             [&](const CopyOwn& i) { copy_own(block, i); },
             [&](const Commit&) { block.shared.commit(); },
             [&](const Wait& i) { block.shared.wait(i.pending); },
-            [&](const Barrier&) { block.shared.barrier(); },
-            [&](const DependentLaunch&) {},  // there is no next kernel
+            [&](const Barrier& i) {
+              if (i.half != Half::both) fault("half of the threads meet nobody");
+              block.shared.barrier();
+            },
+            [&](const Priority&) {}, [&](const DependentLaunch&) {},  // there is no next kernel
             [&](const DependentWait&) { block.dependent_waited = true; },
             [&](const LoadUnits& i) { load_units(block, i); },
             [&](const LoadMatrix& i) {

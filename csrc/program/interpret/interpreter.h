@@ -4,12 +4,14 @@
 // other, and clusters run to their end in order: what the model lets happen in any order happens in
 // this one, and what it forbids is found by bookkeeping, not by chance. Internal to
 // csrc/program/interpret: interpret.cpp steps, memory.cpp moves data, decode.cpp makes operands,
-// products.cpp multiplies them, arithmetic.cpp and elementwise.cpp compute.
+// products.cpp multiplies them, arithmetic.cpp and elementwise.cpp compute, alternate.cpp runs
+// halves of a block apart.
 #pragma once
 
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <ranges>
 #include <span>
 #include <string>
 #include <utility>
@@ -94,6 +96,10 @@ class Interpreter {
   [[noreturn]] void fault(const Parts&... parts) const {
     fail<InternalError>(parts..., ", in: ", to_string(program_, *statement_));
   }
+
+  // alternate.cpp
+  /// The phases of both halves between two barriers in one order or the other, in turn.
+  void alternate(Block& block, const Alternate& part);
 
   // memory.cpp
   /// Element of the buffer at origin + offset, or nothing outside the view.
@@ -192,11 +198,13 @@ class Interpreter {
   void binary(Block& block, const Binary& i);
   void reduce(Block& block, const Reduce& i);
 
+  /// Those that take an instruction: all threads, or those of a half.
+  auto running() const { return std::views::iota(threads_.first, threads_.second); }
   /// visit(thread, index in the tile, coordinates) for every element of a register.
   template <class Visit>
   void for_each(RegisterId id, const Visit& visit) const {
     const Coordinates& at = coordinates_[id];
-    for (int thread = 0; thread < program_.threads; ++thread) {
+    for (const int thread : running()) {
       for (std::int64_t slot = 0; slot < at.slots; ++slot) {
         visit(thread, thread * at.slots + slot, at.at(thread, slot));
       }
@@ -205,9 +213,10 @@ class Interpreter {
 
   const Program& program_;
   std::vector<Argument>& arguments_;
-  std::int64_t tokens_;                   // of the item
-  std::int64_t first_row_ = 0;            // of the item, among those of all
-  std::vector<std::int64_t> origins_;     // where its buffers begin, in bytes, by argument
+  std::int64_t tokens_;                // of the item
+  std::pair<int, int> threads_;        // that take an instruction: the first, and behind the last
+  std::int64_t first_row_ = 0;         // of the item, among those of all
+  std::vector<std::int64_t> origins_;  // where its buffers begin, in bytes, by argument
   std::vector<Coordinates> coordinates_;  // by register
   std::map<std::pair<const MatrixInstruction*, std::int64_t>, Fragments> fragments_;
   struct Writer {

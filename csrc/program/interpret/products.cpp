@@ -27,7 +27,7 @@ void Interpreter::mma(Block& block, const Mma& i) {
   const Fragments& of = fragments_of(row, row.n);
   const auto a_slots = coordinates_[i.a].slots, b_slots = coordinates_[i.b].slots;
   const auto units = a_slots / of.a.slots, columns = b_slots / of.b.slots;
-  for (int first = 0; first < program_.threads; first += of.lanes) {
+  for (int first = threads_.first; first < threads_.second; first += of.lanes) {
     for (std::int64_t u = 0; u < units; ++u) {
       const auto a = operand_of(block, i.a, first, u * of.a.slots, of, of.a, row.m);
       for (std::int64_t c = 0; c < columns; ++c) {

@@ -15,6 +15,7 @@ Body* body_of(Statement& statement) {
   if (auto* branch = std::get_if<If>(&statement.op)) return &branch->body;
   if (auto* part = std::get_if<Within>(&statement.op)) return &part->body;
   if (auto* part = std::get_if<Produce>(&statement.op)) return &part->body;
+  if (auto* part = std::get_if<Alternate>(&statement.op)) return &part->body;
   return nullptr;
 }
 
@@ -66,11 +67,11 @@ bool only_registers(const Statement& statement) {
     return std::all_of(body.begin(), body.end(),
                        [](const Statement& s) { return only_registers(s); });
   };
-  return std::visit(
-      Match{[&](const For& i) { return all(i.body); }, answer(InRegisters{}, true),
-            answer(InMemory{}, false), answer(InTensorMemory{}, false), answer(InTime{}, false),
-            answer(OnSignals{}, false), answer(Group<If, Within, Produce, Reinterpret>{}, false)},
-      statement.op);
+  return std::visit(Match{[&](const For& i) { return all(i.body); }, answer(InRegisters{}, true),
+                          answer(InMemory{}, false), answer(InTensorMemory{}, false),
+                          answer(InTime{}, false), answer(OnSignals{}, false),
+                          answer(Group<If, Within, Produce, Alternate, Reinterpret>{}, false)},
+                    statement.op);
 }
 
 /// Barriers go up to what they wait for, so that a program has one text.
@@ -107,6 +108,12 @@ int count_barriers(const Program& program) {
 }
 
 Program with_barriers(Program program) {
+  // Their barriers keep halves apart, too.
+  if (std::ranges::any_of(program.body, [](const Statement& s) {
+        return std::holds_alternative<Alternate>(s.op);
+      })) {
+    fail<Unsupported>("barriers of halves that alternate are placed by hand");
+  }
   strip(program.body);
   bool in_loop = false;
   while (const auto hazard = Hazards(program).first()) {

@@ -36,7 +36,8 @@ void Hazards::clash(int before) {
 void Hazards::touch(std::int64_t granule, int thread, bool write, bool pending) {
   Facts& facts = facts_[granule];
   const int moment = static_cast<int>(moments_.size()) - 1;
-  if (facts.writer != kNobody && facts.writer != thread && !facts.pending &&
+  const bool at_once = same_ && write && facts.write_moment == moment;
+  if (facts.writer != kNobody && facts.writer != thread && !facts.pending && !at_once &&
       facts.write_epoch > synchronised()) {
     clash(facts.write_moment);
   }
@@ -53,7 +54,7 @@ void Hazards::touch(std::int64_t granule, int thread, bool write, bool pending) 
 
 /// What touch() notes of a read, by what was synchronised when it happened.
 void Hazards::note(const Read& read) {
-  each(*read.tile, read.start, read.width, [&](std::int64_t first, int thread) {
+  each(*read.tile, read.half, read.start, read.width, [&](std::int64_t first, int thread) {
     for (std::int64_t g = first; g < first + read.width; ++g) {
       Facts& facts = facts_[g];
       const bool fresh = facts.reader != kNobody && facts.read_epoch > read.synchronised;
@@ -96,9 +97,12 @@ void Hazards::before_writing(BufferId buffer) {
 
 /// Calls `visit(granule, thread)` with the first granule of each element, until it returns false.
 template <class Visit>
-void Hazards::each(const Footprint& tile, std::int64_t start, std::int64_t width,
+void Hazards::each(const Footprint& tile, Half half, std::int64_t start, std::int64_t width,
                    const Visit& visit) {
-  for (std::size_t thread = 0; thread < tile.elements.threads.size(); ++thread) {
+  const auto threads = tile.elements.threads.size();
+  const auto begin = half == Half::second ? threads / kHalves : 0;
+  const auto end = half == Half::first ? threads / kHalves : threads;
+  for (std::size_t thread = begin; thread < end; ++thread) {
     for (std::size_t slot = 0; slot < tile.elements.slots.size(); ++slot) {
       const bool outside =
           std::any_of(tile.bounded.begin(), tile.bounded.end(), [&](const auto& bound) {
@@ -156,11 +160,11 @@ void Hazards::access(const void* key, const Layout& layout, ViewId id,
     before_writing(view.buffer);
   } else {
     const int moment = static_cast<int>(moments_.size()) - 1;
-    const Read read{&tile, start, width, epoch_, moment, synchronised()};
+    const Read read{&tile, half_, start, width, epoch_, moment, synchronised()};
     // Nobody has written there since, and more has been synchronised: what was right is right.
-    if (!reads_[view.buffer].insert_or_assign({key, start}, read).second) return;
+    if (!reads_[view.buffer].insert_or_assign({key, half_, start}, read).second) return;
   }
-  each(tile, start, width, [&](std::int64_t first, int thread) {
+  each(tile, half_, start, width, [&](std::int64_t first, int thread) {
     LADDER_CHECK(first >= 0 && first + width <= static_cast<std::int64_t>(facts_.size()),
                  "an access outside shared memory, in: ", to_string(program_, *statement_));
     for (std::int64_t g = first; g < first + width; ++g) touch(g, thread, write, pending);

@@ -32,13 +32,16 @@ void collect_loops(const std::vector<Statement>& body, std::set<VariableId>& loo
       collect_loops(part->body, loops);
     } else if (const auto* part = std::get_if<Produce>(&statement.op)) {
       collect_loops(part->body, loops);
+    } else if (const auto* part = std::get_if<Alternate>(&statement.op)) {
+      collect_loops(part->body, loops);
     }
   }
 }
 
 }  // namespace
 
-Hazards::Hazards(const Program& program) : program_(program), granule_(smallest_scalar(program)) {}
+Hazards::Hazards(const Program& program, bool same)
+    : program_(program), same_(same), granule_(smallest_scalar(program)) {}
 
 std::int64_t Hazards::granules(BufferId buffer) const {
   return program_.shared_offset(buffer) / granule_;
@@ -106,6 +109,7 @@ std::vector<VariableId> Hazards::block_variables() const {
           Match{[&](const For& i) { self(self, i.body); }, [&](const If& i) { self(self, i.body); },
                 [&](const Within& i) { self(self, i.body); },
                 [&](const Produce& i) { self(self, i.body); },
+                [&](const Alternate& i) { self(self, i.body); },
                 [&](const Load& i) {
                   if (!i.remote) at(i.from, i.at);
                 },
@@ -171,6 +175,8 @@ void Hazards::run(const std::vector<Statement>& body) {
       run(part->body);
       now_.trips.pop_back();
       role_ = 0;
+    } else if (const auto* part = std::get_if<Alternate>(&statement.op)) {
+      alternate(*part);
     } else if (const auto* part = std::get_if<Within>(&statement.op)) {
       now_.trips.push_back(0);
       run(part->body);
@@ -182,6 +188,24 @@ void Hazards::run(const std::vector<Statement>& body) {
     }
   }
   now_.path.pop_back();
+}
+
+void Hazards::alternate(const Alternate& part) {
+  const auto first = phases_of(part, Half::first), second = phases_of(part, Half::second);
+  for (std::size_t n = 0; n < std::min(first.size(), second.size()) && !found_; ++n) {
+    for (const Half half : {Half::first, Half::second}) {
+      half_ = half;
+      for (const auto& [statement, trips] : (half == Half::first ? first : second)[n]) {
+        if (found_) break;
+        for (const auto& [variable, trip] : trips) variables_[variable] = trip;
+        statement_ = statement;
+        moments_.push_back(now_);
+        instruction(*statement);
+      }
+    }
+    if (n + 1 < first.size()) barrier();
+  }
+  half_ = Half::both;
 }
 
 void Hazards::instruction(const Statement& statement) {
@@ -285,7 +309,8 @@ void Hazards::instruction(const Statement& statement) {
             [&](const LookupRelative& i) { look_up(i.table); },
             // Registers only, or the business of other checks.
             nothing(InRegisters{}), nothing(Nested{}),
-            nothing(Group<Reinterpret, AtomicAdd, DependentLaunch, DependentWait, MatrixFence>{})},
+            nothing(Group<Reinterpret, AtomicAdd, DependentLaunch, DependentWait, MatrixFence,
+                          Priority>{})},
       statement.op);
 }
 

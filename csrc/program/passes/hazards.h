@@ -9,6 +9,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -34,7 +35,8 @@ struct Hazard {
 /// is only the other checks' business, such as a copy that nobody waits for, is passed over.
 class Hazards {
  public:
-  explicit Hazards(const Program& program);
+  /// `same`: of threads that store the same element at once each has its value.
+  explicit Hazards(const Program& program, bool same = false);
 
   /// The first of any block, or nothing.
   std::optional<Hazard> first();
@@ -61,6 +63,7 @@ class Hazards {
   /// writes there: most tiles are read again and again before that.
   struct Read {
     const Footprint* tile;
+    Half half;
     std::int64_t start, width;  // granules
     int epoch, moment, synchronised;
   };
@@ -77,6 +80,9 @@ class Hazards {
   static constexpr int kNobody = -1, kSeveral = -2, kEngine = -3;
 
   void run(const std::vector<Statement>& body);
+  /// Of halves both phases between two barriers, in one order: what another would show, facts of
+  /// this one do.
+  void alternate(const Alternate& part);
   void instruction(const Statement& statement);
   std::int64_t value(const Affine& affine) const;
   const Footprint& footprint(const void* key, const Layout& layout, const View& view);
@@ -100,7 +106,7 @@ class Hazards {
   void note_reads();
   void before_writing(BufferId buffer);
   template <class Visit>
-  static void each(const Footprint& tile, std::int64_t start, std::int64_t width,
+  static void each(const Footprint& tile, Half half, std::int64_t start, std::int64_t width,
                    const Visit& visit);
   void clash(int before);
   /// Of the role that goes on; of both while there is one.
@@ -119,13 +125,14 @@ class Hazards {
   std::vector<VariableId> block_variables() const;
 
   const Program& program_;
+  const bool same_;
   bool in_tail_ = false;
   const int granule_;  // bytes
   std::vector<Facts> facts_;
   std::vector<std::int64_t> variables_;
   std::map<const void*, Footprint> footprints_;
-  using Place = std::pair<const void*, std::int64_t>;  // an instruction, and where it reads
-  std::vector<std::map<Place, Read>> reads_;           // by buffer
+  using Place = std::tuple<const void*, Half, std::int64_t>;  // an instruction, and where it reads
+  std::vector<std::map<Place, Read>> reads_;                  // by buffer
   std::vector<std::vector<Phase>> phases_;
   std::vector<int> initialised_, initialised_moment_;  // by signal: epoch
   std::vector<GlobalUse> written_, read_;              // by buffer
@@ -137,6 +144,7 @@ class Hazards {
   std::optional<Hazard> found_;
   const Statement* statement_ = nullptr;
   int epoch_ = 0;
+  Half half_ = Half::both;            // that runs
   int role_ = 0;                      // consumers; of a program without roles, all threads
   bool together_ = true;              // both roles run this
   std::array<int, 2> known_{-1, -1};  // by role

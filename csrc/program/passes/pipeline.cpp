@@ -121,6 +121,7 @@ class Pipeline {
                 [&](const If& i) { count_uses(i.body, buffers, signals); },
                 [&](const Within& i) { count_uses(i.body, buffers, signals); },
                 [&](const Produce& i) { count_uses(i.body, buffers, signals); },
+                [&](const Alternate& i) { count_uses(i.body, buffers, signals); },
                 [&](const Load& i) { view(i.from); }, [&](const Store& i) { view(i.to); },
                 [&](const LoadMatrix& i) { view(i.from); },
                 [&](const MmaShared& i) { view(i.from); },
