@@ -99,6 +99,15 @@ Affine exact_quotient(Affine affine, std::int64_t by) {
   return affine;
 }
 
+Affine fixed(Affine affine, VariableId variable, std::int64_t value) {
+  std::erase_if(affine.terms, [&](const Affine::Term& term) {
+    if (term.variable != variable) return false;
+    affine.constant += term.at(value);
+    return true;
+  });
+  return affine;
+}
+
 bool multiple_of(const Affine& affine, std::int64_t by) {
   return affine.constant % by == 0 &&
          std::all_of(affine.terms.begin(), affine.terms.end(),

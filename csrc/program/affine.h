@@ -59,6 +59,8 @@ Affine remainder(Affine affine, std::int64_t modulus);
 /// affine / by, where the constant and every factor are multiples of `by`; throws InvalidArgument
 /// where they are not.
 Affine exact_quotient(Affine affine, std::int64_t by);
+/// What it is where the variable has that value.
+Affine fixed(Affine affine, VariableId variable, std::int64_t value);
 /// True when every value of the affine form is a multiple of `by`.
 bool multiple_of(const Affine& affine, std::int64_t by);
 

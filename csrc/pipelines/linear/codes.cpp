@@ -165,8 +165,12 @@ void LinearLowering::multiply_step(Body& body) {
 }
 
 void LinearLowering::multiply_step(Body& body, const Product& product) {
-  const Operands& o = operands_;
   decode_step(body);
+  multiply_decoded(body, product);
+}
+
+void LinearLowering::multiply_decoded(Body& body, const Product& product) {
+  const Operands& o = operands_;
   body.push_back(product(acc_, o.a));
   if (o.zero_in_steps()) body.push_back(product(o.zero_sum, o.zero_row));
 }

@@ -129,8 +129,9 @@ class LinearLowering {
   /// The statement by which `acc` += `a` times the activations of the step.
   using Product = std::function<Statement(RegisterId acc, RegisterId a)>;
   void multiply_step(Body& body, const Product& product);
-  /// The operand of the step, and only that.
+  /// The operand of the step, and only that; and what multiplies it.
   void decode_step(Body& body);
+  void multiply_decoded(Body& body, const Product& product);
   void end_group(Body& body);
   /// After the last group: the sums are in `acc_`. share_sums() calls it.
   void end_sums(Body& body);

@@ -9,6 +9,7 @@
 #include "pipelines/linear/raster.h"
 #include "pipelines/linear/splits.h"
 #include "pipelines/waves/schedule.h"
+#include "program/alternate.h"
 
 namespace ladder {
 namespace {
@@ -19,6 +20,9 @@ constexpr int kMostWaves = 8;
 constexpr int kTokensOfWave = 64, kMostTokensOfWave = 128;
 constexpr std::int64_t kMostTokensOfGroup = 256;
 constexpr std::int64_t kMostSplits = 32;
+// Of a workgroup whose waves may alternate: products of fewer are too short to hide what the other
+// half does.
+constexpr std::int64_t kFewestRowsOfPhases = 256, kFewestTokensOfPhases = 128;
 
 }  // namespace
 
@@ -122,6 +126,13 @@ std::vector<WaveSchedule> wave_space(const Decisions& decisions) {
               const auto bytes = static_cast<double>(shared_bytes(s, problem) * per_cu);
               s.stages = bytes < device.shared.capacity_bytes ? 2 : 1;
               add_splits(s);
+              if (waves == kHalves * device.schedulers && per_cu == 1 && waves_k == 1 &&
+                  device.warp == kWaveLanes && s.rows() >= kFewestRowsOfPhases &&
+                  s.tokens >= kFewestTokensOfPhases) {
+                // Behind its twin, which costs the same: nobody has measured by how much.
+                s.alternate = true, s.stages = 1;
+                add_splits(s);
+              }
               if (device.warp == kWaveLanes) continue;
               s.behind = true;
               add_splits(s);

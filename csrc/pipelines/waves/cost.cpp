@@ -17,7 +17,9 @@ namespace {
 constexpr double kOverlap = 4;
 // Of the read rate, where loads begin when they are needed and other waves hide the wait. Guessed.
 constexpr double kBehind = 0.7;
-// Of the clocks of a k-tile, where it has a second barrier.
+// Of the clocks of a k-tile, where it has a second barrier. Waves that alternate have more, and
+// share the matrix units better: what that makes together nobody has published for operands that
+// are decoded, so that they cost what waves cost that do not, and come behind these.
 constexpr double kOfOneStage = 1.5;
 
 /// Instructions for four bytes of floats beyond those that decoding_cycles() counts, which are

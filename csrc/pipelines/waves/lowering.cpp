@@ -23,6 +23,11 @@ Program WaveLowering::run() {
   operands_.open = whole_row();
   begin_sums(body);
   if (whole_row()) begin_group(body);
+  if (s_.alternate) {
+    alternate(body);
+    reduce(body, s_.reduction);
+    return std::move(program_);
+  }
   const Affine last = s_.k_tiles - 1;
   if (s_.k_tiles > 1) {
     const auto k_tile = Affine::of(k_tile_), following = k_tile + Affine(1);
@@ -82,15 +87,20 @@ void WaveLowering::multiply(Body& body, const Affine& k_tile) {
     operands_.group = 0;
   }
   if (!whole_row()) begin_group(per_group);
-  emit(per_step, Load{operands_.b,
-                      x_wave_,
-                      {0, times(remainder(k_tile, s_.stages), s_.tokens),
-                       Affine::of(steps_.group, steps_.count * instruction_.step_columns()) +
-                           Affine::of(steps_.step, instruction_.step_columns())}});
+  load_step(per_step, k_tile, Affine::of(steps_.group), Affine::of(steps_.step));
   multiply_step(per_step);
   emit(per_group, For{steps_.step, steps_.count, std::move(per_step)});
   if (!whole_row()) end_group(per_group);
   emit(body, For{steps_.group, groups_, std::move(per_group)});
+}
+
+void WaveLowering::load_step(Body& body, const Affine& k_tile, const Affine& group,
+                             const Affine& step) {
+  const auto columns = instruction_.step_columns();
+  emit(body, Load{operands_.b,
+                  x_wave_,
+                  {0, times(remainder(k_tile, s_.stages), s_.tokens),
+                   times(group, steps_.count * columns) + times(step, columns)}});
 }
 
 Workspace workspace_of(const Problem& problem, const WaveSchedule& s) {

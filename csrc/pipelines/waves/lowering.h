@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Writes the program of a wave kernel (schedule.h says what it does). Internal to this folder:
-// lowering.cpp has the order of things, operands.cpp what is multiplied.
+// lowering.cpp has the order of things, alternate.cpp that of waves that alternate, operands.cpp
+// what is multiplied.
 #pragma once
 
 #include <cstdint>
@@ -38,6 +39,16 @@ class WaveLowering : LinearLowering {
   Affine first_row(std::int64_t factor) const { return raster_row(grid_, factor); }
   Affine first_token() const { return raster_token(grid_, s_.tokens); }
   void multiply(Body& body, const Affine& k_tile);
+  /// Activations of a step of a group.
+  void load_step(Body& body, const Affine& k_tile, const Affine& group, const Affine& step);
+
+  // alternate.cpp
+  /// All k-tiles, each half of the waves a phase from the other.
+  void alternate(Body& body);
+  /// The steps of a k-tile, two phases each. With `more` the next k-tile is on its way.
+  void phases(Body& body, const Affine& k_tile, bool more);
+  /// What a step of that brings of it and of the next.
+  void move_ahead(Body& body, const Affine& k_tile, std::int64_t step, bool more);
 
   // operands.cpp
   void declare_weights();
@@ -48,14 +59,16 @@ class WaveLowering : LinearLowering {
   void take_next(Body& body);
 
   void declare_activations();
-  /// The view of a stage; each is a view of its own.
-  ViewId stage(const Affine& k_tile);
-  /// Of a k-tile, in x.
-  std::vector<Affine> activations_at(const Affine& k_tile) const;
+  /// Parts of the columns of a k-tile that go to shared memory one behind the other.
+  std::int64_t x_parts() const { return s_.alternate ? 2 : 1; }
+  /// The view of a part of a stage; each is a view of its own.
+  ViewId stage(const Affine& k_tile, std::int64_t part);
+  /// Of a part of a k-tile, in x.
+  std::vector<Affine> activations_at(const Affine& k_tile, std::int64_t part) const;
   void copy_elements(Body& body, const Affine& k_tile);
-  /// Starts those of a k-tile on their way; then puts them into shared memory.
-  void load_activations(Body& body, const Affine& k_tile);
-  void store_activations(Body& body, const Affine& k_tile);
+  /// Starts those of a k-tile, or of a part, on their way; then puts them into shared memory.
+  void load_activations(Body& body, const Affine& k_tile, std::int64_t part = 0);
+  void store_activations(Body& body, const Affine& k_tile, std::int64_t part = 0);
 
   const WaveSchedule& s_;
   const CtaGrid grid_;

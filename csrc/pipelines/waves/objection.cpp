@@ -8,6 +8,7 @@
 #include "base/joined.h"
 #include "layout/weight_image.h"
 #include "pipelines/waves/schedule.h"
+#include "program/alternate.h"
 
 namespace ladder {
 namespace {
@@ -94,6 +95,28 @@ std::string unserved(const Problem& problem) {
   return why.empty() ? "" : joined(problem.m, " tokens: ", why);
 }
 
+/// Each SIMD has one wave of each half, and a k-tile to bring while another is multiplied.
+std::string bad_alternation(const WaveSchedule& s, const Problem& problem,
+                            const MatrixInstruction& row, const Device& device, int granule) {
+  if (!s.alternate) return {};
+  if (!is_amd(device.family) || device.warp != kWaveLanes) {
+    return joined("waves of ", device.warp, " lanes do not alternate");
+  }
+  if (s.waves() != kHalves * device.schedulers || s.groups_per_cu != 1) {
+    return joined(s.waves(), " waves of ", s.groups_per_cu, " workgroups on ", device.schedulers,
+                  " SIMDs do not alternate");
+  }
+  if (s.products != WaveProducts::matrix || s.waves_k > 1 || s.behind) {
+    return "what alternates are waves along N and M, of whole products, with words ahead";
+  }
+  if (s.k_tiles < 2) return "one k-tile: nothing to bring while waves alternate";
+  if (s.stages > 1) return "waves that alternate need one stage of activations, of any size";
+  if (s.columns < 2 * row.step_columns()) {
+    return joined("a step of ", row.step_columns(), " columns is all of a k-tile");
+  }
+  return has_whole_pieces(problem, granule) ? "" : "single elements of x while waves alternate";
+}
+
 /// Of operands of twice the columns that wave_registers() counts, 32 bytes of a row; and beside
 /// float8, without which clang-22 spilled up to 26 for gfx950.
 std::int64_t more_registers(const WaveSchedule& s, const Problem& problem,
@@ -169,6 +192,8 @@ std::string objection(const WaveSchedule& s, const Decisions& decisions) {
   if (s.scale_place == ScalePlace::relative) return "no relative scales in waves";
   if (auto why = unserved(problem); !why.empty()) return why;
   if (auto why = bad_waves(s, row); !why.empty()) return why;
+  const int granule = decisions.of(s.route).hint.granularity_bytes;
+  if (auto why = bad_alternation(s, problem, row, device, granule); !why.empty()) return why;
   if (const auto tokens = std::int64_t{s.tokens} * s.token_tiles; tokens < problem.m) {
     return joined("serves ", tokens, " tokens of ", problem.m);
   }

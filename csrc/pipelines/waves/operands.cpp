@@ -79,12 +79,13 @@ void WaveLowering::declare_activations() {
   sums_.read_last = memory_.sums * 4 > last_stage * bytes_of(operand_);
   x_rows_ = view(x_, {kTokens, problem_.k}, {problem_.k, 1});
   if (problem_.permuted_columns) x_order_ = view(gather_, {problem_.k}, {1});
-  x_stage_ = view(x, {s_.tokens, s_.tile_columns()}, {memory_.x_pitch, 1});
+  const auto columns = s_.tile_columns() / x_parts();
+  x_stage_ = view(x, {s_.tokens, columns}, {memory_.x_pitch, 1});
   x_wave_ =
       view(x, {s_.waves_k, s_.stages * s_.tokens, s_.columns}, {s_.columns, memory_.x_pitch, 1});
   if (!whole_pieces()) return;
   const std::int64_t piece = 16 / bytes_of(operand_);
-  const auto pieces = s_.tile_columns() / piece, threads = s_.threads();
+  const auto pieces = columns / piece, threads = s_.threads();
   const auto across = std::gcd(pieces, threads);
   const auto down = std::gcd(std::int64_t{s_.tokens}, threads / across);
   x_next_ =
@@ -93,34 +94,36 @@ void WaveLowering::declare_activations() {
               spatial({down, across}) * local({1, piece}));
 }
 
-ViewId WaveLowering::stage(const Affine& k_tile) {
+ViewId WaveLowering::stage(const Affine& k_tile, std::int64_t part) {
   View staged = program_.views[x_stage_];
-  staged.offset = times(remainder(k_tile, s_.stages), s_.tokens * memory_.x_pitch);
+  staged.offset = times(remainder(k_tile, s_.stages), s_.tokens * memory_.x_pitch) +
+                  Affine(part * staged.extents[1]);
   program_.views.push_back(std::move(staged));
   return static_cast<ViewId>(program_.views.size() - 1);
 }
 
-std::vector<Affine> WaveLowering::activations_at(const Affine& k_tile) const {
+std::vector<Affine> WaveLowering::activations_at(const Affine& k_tile, std::int64_t part) const {
   const auto columns = s_.tile_columns();
-  return {first_token(), Affine::of(kSplit, columns * s_.k_tiles) + times(k_tile, columns)};
+  return {first_token(), Affine::of(kSplit, columns * s_.k_tiles) + times(k_tile, columns) +
+                             Affine(part * columns / x_parts())};
 }
 
 void WaveLowering::copy_elements(Body& body, const Affine& k_tile) {
-  emit(body, CopyElements{stage(k_tile), x_rows_, activations_at(k_tile), x_order_});
+  emit(body, CopyElements{stage(k_tile, 0), x_rows_, activations_at(k_tile, 0), x_order_});
 }
 
 // Single elements go to a stage that nobody reads at once.
-void WaveLowering::load_activations(Body& body, const Affine& k_tile) {
+void WaveLowering::load_activations(Body& body, const Affine& k_tile, std::int64_t part) {
   if (whole_pieces()) {
-    emit(body, Load{x_next_, x_rows_, activations_at(k_tile)});
+    emit(body, Load{x_next_, x_rows_, activations_at(k_tile, part)});
   } else if (s_.stages > 1) {
     copy_elements(body, k_tile);
   }
 }
 
-void WaveLowering::store_activations(Body& body, const Affine& k_tile) {
+void WaveLowering::store_activations(Body& body, const Affine& k_tile, std::int64_t part) {
   if (whole_pieces()) {
-    emit(body, Store{x_next_, stage(k_tile), {0, 0}});
+    emit(body, Store{x_next_, stage(k_tile, part), {0, 0}});
   } else if (s_.stages == 1) {
     copy_elements(body, k_tile);
   }

@@ -32,6 +32,7 @@ struct Spelling {
     text.number(", k-tiles ", s.k_tiles);
     text.number(", stages ", s.stages, 2);
     text.flag(", not ahead", s.behind);
+    text.flag(", alternating", s.alternate);
     text.name(", ", s.reduction, kReductions);
     text.name(", ", s.route, kRoutes);
     text.name("", s.scale_place, kScalePlaces);
@@ -116,8 +117,9 @@ std::int64_t wave_registers(const WaveSchedule& s, const Problem& problem) {
   const auto words = (s.behind ? 1 : 2) * kUnits * problem.weight.bits *
                      (s.columns / kBlock);  // the next k-tile's
   const auto operands = 4 * kUnits + s.wave_tokens() / 8;
+  const auto columns_staged = s.tile_columns() / (s.alternate ? 2 : 1);
   const auto staged =
-      ceil_div(s.tokens * s.tile_columns() * bytes_of(problem.formats.x), 4 * s.threads());
+      ceil_div(s.tokens * columns_staged * bytes_of(problem.formats.x), 4 * s.threads());
   // Of a lane's rows: 32 of sums, 8 of operands and dot products; those of the next k-tile, and f32
   // of one group.
   const std::int64_t rows_of_sums = dots ? 8 : 32;

@@ -17,6 +17,9 @@
 // With one stage there is a second barrier in front of the last of these: a tile of 256 tokens has
 // no room for two in 64 KiB.
 //
+// Two waves of each SIMD may alternate (alternate.cpp): one multiplies a step while the other reads
+// activations, decodes, and moves the next k-tile, with a barrier behind each.
+//
 // Waves side by side along K are for few tokens, whose kernels read as fast as memory allows; waves
 // along the tokens decode the codes of their rows each.
 //
@@ -56,10 +59,11 @@ struct WaveSchedule {
   int k_tiles;  ///< of a workgroup
   Reduction reduction;
   Route route;
-  int groups_per_cu;    ///< workgroups to leave registers and shared memory for
-  int token_tiles = 1;  ///< workgroups side by side along the tokens
-  int stages = 2;       ///< k-tiles of activations in shared memory: 1 or 2
-  bool behind = false;  ///< codes and scales are loaded where they are needed, no k-tile ahead
+  int groups_per_cu;       ///< workgroups to leave registers and shared memory for
+  int token_tiles = 1;     ///< workgroups side by side along the tokens
+  int stages = 2;          ///< k-tiles of activations in shared memory: 1 or 2
+  bool behind = false;     ///< codes and scales are loaded where they are needed, no k-tile ahead
+  bool alternate = false;  ///< the two waves of a SIMD multiply in turn
   ScalePlace scale_place = ScalePlace::usual;
   WaveProducts products = WaveProducts::matrix;
 

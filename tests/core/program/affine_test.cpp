@@ -152,5 +152,15 @@ TEST(Affine, exact_quotients_are_of_every_term_or_refused) {
               ThrowsMessage<InvalidArgument>("no exact quotient by 16"));
 }
 
+TEST(Affine, has_the_numbers_of_a_variable_that_is_fixed) {
+  const Affine of = Affine::of(kIndex, 3) + remainder(Affine::of(kIndex) + Affine(1), 4) +
+                    Affine::of(kSplit, 7) + Affine(2);
+  for (std::int64_t value = 0; value < 9; ++value) {
+    const auto here = fixed(of, kIndex, value);
+    EXPECT_EQ(here, Affine::of(kSplit, 7) + Affine(3 * value + (value + 1) % 4 + 2));
+  }
+  EXPECT_EQ(fixed(of, kTile, 5), of);
+}
+
 }  // namespace
 }  // namespace ladder

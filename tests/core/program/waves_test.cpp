@@ -14,32 +14,13 @@
 #include "program/linear_case.h"
 #include "program/slips.h"
 #include "program/wave_cases.h"
+#include "program/wave_exact.h"
 
 namespace ladder {
 namespace {
 
+using testing::expect_exact;
 using testing::LinearCase;
-
-void expect_exact(const Problem& problem, const WaveSchedule& schedule, const Device& device,
-                  unsigned seed) {
-  const Program program = lower(decide(problem, device), schedule);
-  EXPECT_EQ(program.threads, schedule.threads());
-  EXPECT_EQ(program.shared_bytes(), shared_bytes(schedule, problem)) << to_string(schedule);
-  ASSERT_NO_THROW(verify(program, device.shared_per_block_bytes)) << to_string(problem);
-  const auto data = LinearCase::integers(problem, problem.m, seed);
-  const auto y = data.run(program, schedule);
-  const auto wanted = data.exact();
-  const auto reference = evaluate(problem, data.data);
-  const bool rounded = decoding_error(problem) > 0 || (problem.weight.element != nullptr &&
-                                                       problem.weight.element->exponent_bits > 4);
-  for (std::size_t i = 0; i < y.size(); ++i) {
-    if (!rounded) {
-      ASSERT_EQ(y[i], wanted[i]) << to_string(problem) << "; " << to_string(schedule) << "; " << i;
-    } else if (std::fabs(reference.y[i]) <= data.largest()) {
-      ASSERT_LE(std::fabs(y[i] - reference.y[i]), data.bound(reference, i)) << to_string(problem);
-    }
-  }
-}
 
 bool has_waves(const std::vector<Candidate>& all) {
   return std::ranges::any_of(all, [](const Candidate& each) {
