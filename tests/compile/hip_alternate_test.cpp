@@ -9,6 +9,7 @@
 #include <regex>
 #include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
@@ -17,6 +18,7 @@
 #include "codegen/hip/emit.h"
 #include "codegen/hip_clang.h"
 #include "expr/constructors.h"
+#include "pipelines/diversified.h"
 #include "pipelines/lower.h"
 #include "program/kinds_of_types.h"
 #include "turns.h"
@@ -94,7 +96,6 @@ void expect_phases(const Compiled& of) {
   EXPECT_EQ(barriers, calls("barrier\\(\\);") + 2 * calls("\\bticket\\("));
   EXPECT_EQ(raised, calls("priority<1>\\(\\);"));
   EXPECT_EQ(of_halves, 2);
-  EXPECT_EQ(count_of(of.assembly, "\\tscratch_"), 0);
 }
 
 // The tile that AMD's own libraries have for products of many tokens.
@@ -109,6 +110,7 @@ TEST(HipAlternating, a_tile_of_256_rows_and_tokens_has_no_spills_and_whole_phase
   ASSERT_EQ(objection(schedule, decisions), "");
   const auto of = compiled(decisions, schedule);
   EXPECT_FALSE(of.spills());
+  EXPECT_EQ(count_of(of.assembly, "\\tscratch_"), 0);
   EXPECT_LE(of.kernel.vgprs, 256);
   EXPECT_EQ(shared_bytes(schedule, problem), 36864);
   expect_phases(of);
@@ -132,12 +134,14 @@ TEST(HipAlternating, first_candidates_of_every_type_have_whole_phases) {
       return s == nullptr || !s->alternate || !c.dropped.empty();
     });
     if (all.empty() || !turns.next()) return;
+    all = diversified(std::move(all), kTries);
     SCOPED_TRACE(joined(decisions.device->name, ": ", to_string(decisions.problem)));
     std::string spilled;
     for (std::size_t i = 0; i < std::min(kTries, all.size()); ++i) {
       const auto of = compiled(decisions, std::get<WaveSchedule>(all[i].schedule));
       ++kernels;
-      if (!of.spills()) return expect_phases(of);
+      expect_phases(of);
+      if (!of.spills()) return;
       spilled += joined("\n  ", of.kernel.vgpr_spills, ": ", to_string(all[i].schedule));
     }
     ADD_FAILURE() << "registers that are spilled:" << spilled;

@@ -120,7 +120,7 @@ std::string without_hip(std::string text) {
   replace((R"(\(u32\)\()" + lds + R"( const u8\*\)p)").c_str(), "::ladder::emulate::address_of(p)");
   replace((R"(\*\()" + lds + R"( (const )?(\w+)\*\)(\w+))").c_str(),
           "*::ladder::emulate::in_shared_memory<$1$2>($3)");
-  replace(R"(asm\("" : "\+[sv]"\(\w+\)\);)", "");
+  replace(R"(asm(?: volatile)?\("" : "\+[sv]"\([^;]*\)\);)", "");
   replace(("extern " + shared + aligned + R"( unsigned char shared\[\];)").c_str(),
           "unsigned char* const shared = ::ladder::emulate::shared_memory();");
   return with_static_shared(std::move(text), shared + aligned);

@@ -26,12 +26,18 @@ void Emitter::mma(const Mma& i) {
   const auto d = i.row->d().slot_count();
   const auto units = words(i.a) / a, columns = words(i.b) / b;
   const auto product = dialect_.product(*i.row, reg(i.a).scalar);
+  if (alternates_) {
+    for (const RegisterId id : {i.a, i.b}) {
+      line("hold<", words(id), ">(", reg(id).name, ");");
+    }
+  }
   for (std::int64_t u = 0; u < units; ++u) {
     for (std::int64_t c = 0; c < columns; ++c) {
       line(product, "(", reg(i.acc).name, " + ", (u * columns + c) * d, ", ", reg(i.a).name, " + ",
            u * a, ", ", reg(i.b).name, " + ", c * b, ");");
     }
   }
+  if (alternates_) line("hold_sums<", words(i.acc), ">(", reg(i.acc).name, ");");
 }
 
 void Emitter::products(const std::vector<Statement>& statements) {

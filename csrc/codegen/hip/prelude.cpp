@@ -306,6 +306,24 @@ DEVICE void phase_barrier() {
   barrier();
   __builtin_amdgcn_sched_barrier(0);
 }
+// Nor products, which have no effect but their sums, and which it puts in an order before it looks
+// at that: they begin with what is known here, and their sums are there at the end.
+template <int Words> DEVICE void hold(u32* words) {
+  if constexpr (Words > 0) {
+    hold<Words - 1>(words);
+    asm volatile("" : "+v"(words[Words - 1]));
+  }
+}
+template <int Sums, class T> DEVICE void hold_sums(T* sums) {
+  typedef T Four __attribute__((vector_size(16)));
+  if constexpr (Sums > 0) {
+    hold_sums<Sums - 4>(sums);
+    T* const last = sums + Sums - 4;
+    Four four = {last[0], last[1], last[2], last[3]};
+    asm volatile("" : "+v"(four));
+    for (int i = 0; i < 4; ++i) last[i] = four[i];
+  }
+}
 // Behind the last of them: else clang keeps what it made of the number all the time in registers.
 DEVICE u32 thread_anew() {
   u32 thread = thread_id();
