@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
 #include "base/integers.h"
 #include "layout/digits.h"
 #include "layout/weight_image.h"
@@ -61,6 +63,10 @@ void check_access(const Program& program, const Register& tile, ViewId id,
 Faults check(const Program& program, const Load& i) {
   Faults faults;
   check_access(program, program.registers[i.to], i.from, i.at, faults);
+  if (i.any_token && (buffer_of(program, i.from).level != Level::global ||
+                      std::ranges::count(program.views[i.from].extents, kTokens) != 1)) {
+    add(faults, "no tokens, of which some may be anything");
+  }
   return faults;
 }
 

@@ -123,6 +123,7 @@ std::string to_string(const Program& program, const Statement& statement) {
             if (i.remote) out << " of rank " << to_string(program, i.rank);
             if (i.cache == Cache::once) out << " once";
             if (i.cache == Cache::now) out << " now";
+            if (i.any_token) out << " of any tokens";
           },
           [&](const Store& i) {
             out << "store " << place(program, i.to, i.at) << " = " << reg(i.from);

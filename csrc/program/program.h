@@ -111,7 +111,8 @@ enum class Cache {
 };
 
 /// to[i] = from[at + i], zero outside the view. A `remote` load reads the shared memory of the
-/// block of that rank in the cluster.
+/// block of that rank in the cluster. With `any_token` what tokens have that the call has not is
+/// anything, which is in y nowhere: such a load needs no branch.
 struct Load {
   RegisterId to;
   ViewId from;
@@ -119,6 +120,7 @@ struct Load {
   Cache cache = Cache::many;
   bool remote = false;
   Affine rank = 0;
+  bool any_token = false;
 };
 /// to[at + i] = from[i]; nothing outside the view. Elements held by several threads are written by
 /// each.

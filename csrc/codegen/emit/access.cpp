@@ -95,6 +95,7 @@ Access plan_access(const Program& program, const Layout& tile, Scalar scalar, co
       if (auto part = thread_part(tile, static_cast<int>(d), 1); !part.empty()) {
         index = part + " + " + index;
       }
+      piece.by_tokens &= view.extents[d] == kTokens;
       piece.guard += (piece.guard.empty() ? "" : " && ") + index + " < " + limit(view.extents[d]);
     }
     out.pieces.push_back(std::move(piece));

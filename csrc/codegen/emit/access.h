@@ -31,6 +31,7 @@ struct Piece {
   std::int64_t slot, width;  ///< first slot, number of slots
   std::int64_t offset;       ///< elements from `base`
   std::string guard;         ///< condition under which it lies in the view; empty: always
+  bool by_tokens = true;     ///< which is of tokens, and of nothing else
 };
 
 struct Access {

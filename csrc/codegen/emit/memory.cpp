@@ -71,7 +71,7 @@ void Emitter::load(const Load& i) {
   // All pieces inside or none: one branch, where zeros to start from would cost a move per word.
   const auto& whole = access.pieces.front().guard;
   const bool together =
-      !whole.empty() && there.empty() && access.pieces.front().width * size >= 4 &&
+      !whole.empty() && !i.any_token && there.empty() && access.pieces.front().width * size >= 4 &&
       std::ranges::all_of(access.pieces, [&](const Piece& piece) { return piece.guard == whole; });
   if (together) line("if (", whole, ") {");
   for (const Piece& piece : access.pieces) {
@@ -113,8 +113,13 @@ void Emitter::load(const Load& i) {
     }
     const auto type = "Words" + std::to_string(count);
     const auto at = "(const " + type + "*)(from + " + std::to_string(piece.offset) + ")";
+    // What is there at first, where there is no such token: no branch, and no zeros.
+    const bool any = i.any_token && piece.by_tokens && there.empty() && !guard.empty();
     std::string action;
-    if (i.remote) {
+    if (any) {
+      action =
+          "v = load_fresh(" + guard + " ? " + at + " : (const " + type + "*)" + from.name + ");";
+    } else if (i.remote) {
       action = "load_peer(v, address + " + std::to_string(piece.offset * size) + ");";
     } else if (from.level == Level::shared) {
       action = "v = *" + at + ";";
@@ -123,8 +128,8 @@ void Emitter::load(const Load& i) {
     } else {
       action = std::string("v = ") + loader(i.cache) + "(" + at + ");";
     }
-    const auto initial = guard.empty() ? "" : " = {}";
-    line("{ ", type, " v", initial, "; ", guarded_by(guard, action),
+    const auto initial = guard.empty() || any ? "" : " = {}";
+    line("{ ", type, " v", initial, "; ", guarded_by(any ? "" : guard, action),
          assign(i.to, piece.slot * size / 4, count), " }");
   }
   if (together) {

@@ -115,7 +115,11 @@ void WaveLowering::copy_elements(Body& body, const Affine& k_tile) {
 // Single elements go to a stage that nobody reads at once.
 void WaveLowering::load_activations(Body& body, const Affine& k_tile, std::int64_t part) {
   if (whole_pieces()) {
-    emit(body, Load{x_next_, x_rows_, activations_at(k_tile, part)});
+    // The compiler counts what is on its way, in one block of a loop alone: no branches in phases.
+    emit(body, Load{.to = x_next_,
+                    .from = x_rows_,
+                    .at = activations_at(k_tile, part),
+                    .any_token = s_.alternate});
   } else if (s_.stages > 1) {
     copy_elements(body, k_tile);
   }

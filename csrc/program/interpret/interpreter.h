@@ -106,6 +106,9 @@ class Interpreter {
   std::optional<std::int64_t> element(const Block& block, const View& view,
                                       const std::vector<std::int64_t>& origin,
                                       const std::int64_t* offset) const;
+  /// It would be of a token that the call has not.
+  bool beyond_tokens(const View& view, const std::vector<std::int64_t>& origin,
+                     const std::int64_t* offset) const;
   /// Where that element of a shared buffer lies, as the view has it.
   std::int64_t byte_of(const View& view, std::int64_t element) const;
   void touch_global(const Block& block, BufferId id, bool write) const;

@@ -107,9 +107,19 @@ void Interpreter::load(Block& block, const Load& i, std::uint32_t outside) {
         why = block.shared.read(byte, size, thread, to);
       }
       if (!why.empty()) fault(why);
+    } else if (i.any_token && beyond_tokens(view, origin, offset)) {
+      bits = 0x7fffffffu >> (32 - 8 * size);  // NaN of floats, so that its use shows
     }
     set(block, i.to, index, bits);
   });
+}
+
+bool Interpreter::beyond_tokens(const View& view, const std::vector<std::int64_t>& origin,
+                                const std::int64_t* offset) const {
+  for (std::size_t d = 0; d < origin.size(); ++d) {
+    if (view.extents[d] == kTokens && origin[d] + offset[d] >= tokens_) return true;
+  }
+  return false;
 }
 
 void Interpreter::load_units(Block& block, const LoadUnits& i) {
