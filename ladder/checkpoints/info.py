@@ -36,7 +36,7 @@ EXPERTS_PER_TOKEN = (
     "num_experts_per_tok", "num_experts_per_token", "moe_k", "moe_topk", "moe_top_k",
 )  # fmt: skip
 #: Models of transformers whose layers are Conv1D, which stores its weight [K, N].
-_CONV1D = ("gpt2", "openai-gpt", "imagegpt", "decision_transformer")
+CONV1D = ("gpt2", "openai-gpt", "imagegpt", "decision_transformer")
 
 
 def describe(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -136,7 +136,7 @@ def dense_modules(config: dict[str, Any], shards: ShardSet) -> list[dict[str, An
             continue
         if len(entry.shape) == 2 and name != module:
             n, k, more = *entry.shape, {}
-            if text.get("model_type") in _CONV1D and module.split(".")[-1].startswith("c_"):
+            if text.get("model_type") in CONV1D and module.split(".")[-1].startswith("c_"):
                 n, k = k, n
         elif len(entry.shape) == 3 and entry.shape[0] in counts:
             (_, n, k), more = entry.shape, {"experts": entry.shape[0]}

@@ -18,6 +18,7 @@ from ladder.checkpoints.export import to_compressed_tensors, to_gptq, to_mlx
 from ladder.checkpoints.export.units import Decoded, Unit, read_units
 from ladder.checkpoints.folder import QUANT_METHOD, StoredConfig, without_ladder
 from ladder.checkpoints.header import DTYPE_NAMES
+from ladder.checkpoints.info import CONV1D
 from ladder.checkpoints.model_files import (
     Described,
     ShardFiller,
@@ -41,8 +42,6 @@ FORMATS: Mapping[str, ModuleType] = {
 }
 #: Kernels of ladder's (``ladder tune``), which no other package knows.
 _PLANS = "plans.json"
-#: Models of transformers whose layers are Conv1D, which other packages do not quantise.
-_CONV1D = ("gpt2", "openai-gpt", "imagegpt", "decision_transformer")
 _NAMED = 4  #: modules that a report names
 
 
@@ -162,7 +161,7 @@ def _stored(folder: Path, config: Mapping[str, Any]) -> StoredConfig:
         )
     if "_class_name" in config:
         raise Unsupported(f"{folder} is a model of diffusers, of which other packages read nothing")
-    if config.get("model_type") in _CONV1D:
+    if config.get("model_type") in CONV1D:
         raise Unsupported(
             f"{folder} is of model_type {config['model_type']}, whose layers are Conv1D: other "
             "packages quantise nn.Linear only"
