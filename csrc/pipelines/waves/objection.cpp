@@ -192,8 +192,6 @@ std::string objection(const WaveSchedule& s, const Decisions& decisions) {
   if (s.scale_place == ScalePlace::relative) return "no relative scales in waves";
   if (auto why = unserved(problem); !why.empty()) return why;
   if (auto why = bad_waves(s, row); !why.empty()) return why;
-  const int granule = decisions.of(s.route).hint.granularity_bytes;
-  if (auto why = bad_alternation(s, problem, row, device, granule); !why.empty()) return why;
   if (const auto tokens = std::int64_t{s.tokens} * s.token_tiles; tokens < problem.m) {
     return joined("serves ", tokens, " tokens of ", problem.m);
   }
@@ -217,6 +215,8 @@ std::string objection(const WaveSchedule& s, const Decisions& decisions) {
       return error.what();
     }
   }
+  const int granule = decisions.of(s.route).hint.granularity_bytes;
+  if (auto why = bad_alternation(s, problem, row, device, granule); !why.empty()) return why;
   const auto threads = s.threads();
   if (auto why = residence_objection(threads, shared_bytes(s, problem), s.groups_per_cu, device);
       !why.empty()) {

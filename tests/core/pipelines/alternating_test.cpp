@@ -104,12 +104,12 @@ TEST(AlternatingSchedules, are_refused_with_the_reason) {
             "what alternates are waves along N and M, of whole products, with words ahead");
   EXPECT_EQ(why("mi300x", [](auto& s) { s.behind = true; }),
             "what alternates are waves along N and M, of whole products, with words ahead");
-  EXPECT_EQ(why("mi300x", [](auto& s) { s.k_tiles = 1; }),
+  EXPECT_EQ(why("mi300x", [](auto& s) { s.k_tiles = 1, s.reduction = Reduction::ordered; }),
             "one k-tile: nothing to bring while waves alternate");
   EXPECT_EQ(why("mi300x", [](auto& s) { s.stages = 2; }),
             "waves that alternate need one stage of activations, of any size");
   EXPECT_EQ(why(
-                "mi300x", [](auto&) {}, 4100),
+                "mi300x", [](auto& s) { s.k_tiles = 65; }, 4100),
             "single elements of x while waves alternate");
 }
 
