@@ -180,7 +180,7 @@ def convert_again(
     )
     moved, made = _Moved(), None
     if homes is not None:
-        made = homes.calibrated(type_of, method, progress)
+        made = homes.calibrated(type_of, method, progress, destination)
         report.notes += calibrated_lines(made.errors)
         progress = None
     fill = partial(_fill, shards, chosen, type_of, method, report, moved, made, progress)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from ladder.checkpoints.calibrated import Budget, Calibration
@@ -92,12 +93,17 @@ class Homes:
         return self.calibration.choose(self.wanted, budget, method, activation_type, progress)
 
     def calibrated(
-        self, type_of: Mapping[str, TType], method: str, progress: Progress | None
+        self,
+        type_of: Mapping[str, TType],
+        method: str,
+        progress: Progress | None,
+        destination: Path,
     ) -> Made:
         """As :meth:`Calibration.run`, types and weights by the names of the folder."""
         types = {self.called(name): ttype for name, ttype in type_of.items()}
         usual = next(iter(types.values()))  # all are named
-        made = self.calibration.run(self.wanted, LayerTypes(usual, types), method, progress)
+        in_model = LayerTypes(usual, types)
+        made = self.calibration.run(self.wanted, in_model, method, progress, destination)
         weights: dict[str, Sequence[Weight]] = {
             name: made.stacks[home][parameter] if parameter else (made.weights[home],)
             for name, (home, parameter) in self.places.items()

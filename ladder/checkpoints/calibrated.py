@@ -11,9 +11,11 @@ from typing import Any
 from torch import Tensor, nn
 
 from ladder.checkpoints import diffusion
+from ladder.checkpoints.disk_room import DiskRoom
 from ladder.errors import InvalidArgument
 from ladder.nn.calibration import Calibrated, calibrated
 from ladder.nn.calibration.hessians import Layer
+from ladder.nn.calibration.offloading import is_offloaded
 from ladder.nn.convert import give_own_weights
 from ladder.nn.dense_experts import has_stacks, layout_of
 from ladder.nn.layer_types import LayerTypes
@@ -59,7 +61,8 @@ class Calibration:
 
     Attributes:
         model: of the folder, loaded and dense, in the dtype and on the device in which it is to be
-            run. Its weights become the quantised ones.
+            run. Its weights become the quantised ones. Blocks that accelerate offloads (to disk, or
+            to the host) stay as they are, and are in memory one at a time.
         batches: what it is called with, as :func:`ladder.convert` takes them.
     """
 
@@ -88,8 +91,14 @@ class Calibration:
         is.
 
         Raises:
-            InvalidArgument: the model has not these modules; else as :func:`ladder.choose_types`.
+            InvalidArgument: the model has not these modules, or is offloaded; else as
+                :func:`ladder.choose_types`.
         """
+        if is_offloaded(self.model):
+            raise InvalidArgument(
+                "the model is offloaded, and to choose types it runs as a whole, again and again: "
+                "it must be in memory"
+            )
         return choose(
             self.model,
             list(self._layers(wanted)),
@@ -109,17 +118,23 @@ class Calibration:
         types: LayerTypes,
         method: str,
         progress: Progress | None,
+        destination: Path,
     ) -> Calibrated:
         """Quantise the modules ``wanted``: the shape of the weight of each, of experts (E, H, I).
-        ``types`` has their names in the model.
+        ``types`` has their names in the model. Weights of an offloaded model are kept beside
+        ``destination``, the folder that they are for.
 
         Raises:
             InvalidArgument: the model has not these modules; else as
                 :func:`ladder.nn.calibration.calibrated`.
+            DestinationError: no room on the disk.
         """
         layers = list(self._layers(wanted))
+        keep = DiskRoom(destination).keep if is_offloaded(self.model) else None
         give_own_weights(self.model, layers, heads(self.model))
-        return calibrated(self.model, layers, types, self.batches, method=method, progress=progress)
+        return calibrated(
+            self.model, layers, types, self.batches, method=method, progress=progress, keep=keep
+        )
 
     def _layers(self, wanted: Mapping[str, tuple[int, ...]]) -> Iterable[Layer]:
         modules = dict(self.model.named_modules(remove_duplicate=False))

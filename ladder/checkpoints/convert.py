@@ -246,7 +246,7 @@ def _convert(
         made_of.setdefault(each.source, []).append(name)
     if how.calibration is not None:
         in_model = LayerTypes(types.usual, plan.types_in_model())
-        made = how.calibration.run(plan.wanted(), in_model, how.method, how.progress)
+        made = how.calibration.run(plan.wanted(), in_model, how.method, how.progress, destination)
         conversion.errors = made.errors
     merged = {
         name: (each, parameter)

@@ -16,16 +16,26 @@ _WINDOWS, _CHUNK = 128, 2048
 
 
 def calibration_of(
-    folder: Path, data: Path, windows: int | None, chunk: int | None, device: str | None
+    folder: Path,
+    data: Path,
+    windows: int | None,
+    chunk: int | None,
+    device: str | None,
+    offload: Path | None = None,
 ) -> Calibration:
     """The model of ``folder``, dense and on ``device``, and windows of the text or token ids
     ``data``.
+
+    Args:
+        offload: a folder for weights that the files have in another form. The blocks of the model
+            are on disk then.
 
     On a GPU the model has the dtype of the folder, elsewhere float32; so do packed folders
     everywhere, whose values 16 bits would round.
 
     Raises:
-        InvalidArgument: no such device, or no window of two tokens in ``data``.
+        InvalidArgument: no such device, or no room there; no window of two tokens in ``data``;
+            ``offload`` of a packed folder, or of a model without blocks.
         CheckpointError: the folder cannot be loaded by transformers.
     """
     transformers = transformers_for("convert --calibration")
@@ -33,6 +43,7 @@ def calibration_of(
 
     from ladder.checkpoints.calibrated import Calibration, check_no_pipeline
     from ladder.checkpoints.model import meta_model
+    from ladder.cli.offload import check_room, device_map_of
     from ladder.errors import InvalidArgument
     from ladder.evaluate.measure import device_of
     from ladder.evaluate.perplexity import load_text, load_tokens, spread
@@ -43,20 +54,38 @@ def calibration_of(
     if windows < 1:
         raise InvalidArgument(f"--windows is {windows}, not positive")
     device = device_of(device or "auto")
-    kind: Any = type(meta_model(folder))
+    described: Any = meta_model(folder)
+    kind: Any = type(described)
     if not issubclass(kind, transformers.PreTrainedModel):
         raise InvalidArgument(
             f"{folder} has a {kind.__name__}, which text does not calibrate: give ladder.convert "
             "what the model is called with"
         )
     config = transformers.AutoConfig.from_pretrained(str(folder), local_files_only=True)
+    packed = getattr(config, "quantization_config", None) is not None
+    if packed and offload is not None:
+        raise InvalidArgument(
+            f"{folder} is packed, and is made dense as a whole: --offload is for folders that are "
+            "not quantised"
+        )
+    float32 = packed or torch.device(device).type == "cpu"
+    own = getattr(config, "dtype", None)
+    dtype = torch.float32 if float32 or not isinstance(own, torch.dtype) else own
+    places = None
+    if offload is None:
+        check_room(described, dtype.itemsize, device)
+    else:
+        places = device_map_of(described, device)
     most = getattr(config.get_text_config(), "max_position_embeddings", None) or _CHUNK
     length = min(_CHUNK, most) if chunk is None else chunk
     if data.suffix == ".npy":
         ids = load_tokens(data, chunk=length)
     else:
         ids = load_text(data, tokenizer_of(folder), chunk=length)
-    packed = getattr(config, "quantization_config", None) is not None
-    dtype = torch.float32 if packed or torch.device(device).type == "cpu" else "auto"
-    model = kind.from_pretrained(str(folder), dtype=dtype)
-    return Calibration(dense(model).to(device), spread(ids, windows))
+    if places is None:
+        model = dense(kind.from_pretrained(str(folder), dtype=dtype)).to(device)
+    else:
+        model = kind.from_pretrained(
+            str(folder), dtype=dtype, device_map=places, offload_folder=str(offload)
+        )
+    return Calibration(model, spread(ids, windows))

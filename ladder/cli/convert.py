@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated
 
@@ -131,6 +132,14 @@ def convert(
             help="--calibration: where the model runs: cpu, cuda, ... \\[default: a GPU if any]"
         ),
     ] = None,
+    offload: Annotated[
+        bool,
+        typer.Option(
+            "--offload",
+            help="--calibration: keep the blocks of the model on disk, and bring one at a time to "
+            "where it runs: for models larger than memory.",
+        ),
+    ] = False,
     force: Force = False,
     as_json: Json = False,
 ) -> None:
@@ -159,9 +168,12 @@ def convert(
 
         ladder convert models/Llama out --type uint3 --calibration wikitext-2.txt
 
+        ladder convert models/Llama-70B out --calibration wikitext-2.txt --offload
+
         ladder convert models/Llama out --bits 3.5 --types uint2,uint3,uint4 --calibration text.txt
     """
     from ladder.checkpoints.convert import convert
+    from ladder.checkpoints.disk_room import scratch
     from ladder.checkpoints.folder import define_from
     from ladder.checkpoints.source import require_folder
     from ladder.checkpoints.writer import check_destination
@@ -183,6 +195,7 @@ def convert(
     choices = types_of(types or ())
     loaded = None
     given = {"--windows": windows, "--chunk": chunk, "--device": device}
+    given["--offload"] = offload or None
     if calibration is None and (unused := [n for n, value in given.items() if value is not None]):
         raise InvalidArgument(f"{unused[0]} is for --calibration, which is not given")
     if calibration is not None:
@@ -192,8 +205,16 @@ def convert(
             check_measure(measure or "one")
         require_folder(src, or_pipeline=True)  # before a model is loaded
         check_destination(dst, force=force)
-        loaded = calibration_of(src, calibration, windows, chunk, device)
-    with progress_bar("convert", quiet=as_json) as progress:
+        if offload and bits is not None:
+            raise InvalidArgument(
+                "--bits measures types by running the whole model again and again, which --offload "
+                "would read from disk each time"
+            )
+    with ExitStack() as stack:
+        if calibration is not None:
+            room = stack.enter_context(scratch(dst)) if offload else None
+            loaded = calibration_of(src, calibration, windows, chunk, device, room)
+        progress = stack.enter_context(progress_bar("convert", quiet=as_json))
         report = convert(
             src,
             dst,

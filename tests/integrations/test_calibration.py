@@ -3,6 +3,7 @@
 
 import copy
 import re
+from dataclasses import replace
 
 import pytest
 import torch
@@ -79,14 +80,14 @@ def test_blocks_that_run_alone_are_those_of_the_whole_model(family, monkeypatch)
 
     def recorded(*given, **options):
         found = record(*given, **options)
-        counts.append(found[0])
+        counts.append(found.count)
         return found
 
     monkeypatch.setattr(blocks, "record", recorded)
     ladder.convert(alone, "uint4", 32, calibration=batches(family))
     # Blocks of T5 have the positions of the first: each is recorded, of both models but the first.
     assert counts == (7 * [1] if family == "T5" else [3])
-    monkeypatch.setattr(blocks, "record", lambda *a, **options: (1, record(*a, **options)[1]))
+    monkeypatch.setattr(blocks, "record", lambda *a, **o: replace(record(*a, **o), count=1))
     ladder.convert(whole, "uint4", 32, calibration=batches(family))
     assert weights_of(alone) == weights_of(whole)
 
@@ -318,9 +319,9 @@ def test_inputs_that_are_not_finite_are_named():
     assert all(not m._forward_pre_hooks and not m._forward_hooks for m in model.modules())
 
 
-def test_an_offloaded_model_is_told_as_such_before_anything_changes():
+def test_a_model_that_is_not_loaded_is_told_as_such_before_anything_changes():
     model = nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 64, device="meta"))
     before = model[0].weight.detach().clone()
-    with pytest.raises(InvalidArgument, match="0.bias|1.weight is on the meta device: offloaded"):
+    with pytest.raises(InvalidArgument, match=r"^1\.weight is on the meta device"):
         ladder.convert(model, "uint4", 32, calibration=[torch.ones(2, 64)], skip=["1"])
     assert torch.equal(model[0].weight, before)

@@ -4,7 +4,7 @@ tType)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -15,6 +15,7 @@ from ladder.errors import InvalidArgument
 from ladder.nn.calibration.blocks import in_turn
 from ladder.nn.calibration.calls import at_rest, calls_of
 from ladder.nn.calibration.hessians import Hessians, Layer, Part
+from ladder.nn.calibration.offloading import lacks_weights
 from ladder.nn.conv_products import filters
 from ladder.nn.dense_experts import GATE_UP
 from ladder.nn.layer_types import LayerTypes, check_bits
@@ -50,28 +51,27 @@ def calibrated(
     *,
     method: str = "search",
     progress: Progress | None = None,
+    keep: Callable[[Weight], Weight] | None = None,
 ) -> Calibrated:
     """Quantise ``layers`` of ``model`` so that what they give for ``batches`` moves least.
 
     Each weight is quantised to its type as :func:`ladder.quantize` does, and its codes are chosen
     anew by :mod:`ladder.compensation`. Layers of a block have inputs that quantised blocks before
-    it give. Dense weights of ``model`` become the values of the quantised ones, in their dtype.
+    it give. Dense weights of ``model`` become the values of the quantised ones, in their dtype,
+    but for those that accelerate offloads: they are in memory one block at a time.
 
     Args:
         batches: as :func:`ladder.nn.calibration.calls.calls_of`.
         progress: called with (name, done, count) after each layer.
+        keep: what is kept of a weight that is made; by default itself.
     Raises:
         InvalidArgument: nothing to call the model with, a batch with which it cannot be called, or
             a weight or input that is not finite, naming the layer. Layers before it have values of
             quantised weights. Or a parameter has no values, which is said before anything changes.
     """
     check_bits(types, "calibration chooses codes of")
-    for name, parameter in model.named_parameters():
-        if parameter.is_meta:
-            raise InvalidArgument(
-                f"{name} is on the meta device: offloaded, or not loaded, and calibration needs "
-                "the whole model in memory"
-            )
+    if (missing := lacks_weights(model)) is not None:
+        raise InvalidArgument(f"{missing} is on the meta device: it has not been loaded")
     calls, made = calls_of(batches), Calibrated()
     done = 0
     with at_rest(model):
@@ -79,7 +79,7 @@ def calibrated(
             for part, hessians in zip(turn.parts, turn.hessians, strict=True):
                 ttype = types.of_layer(part.layer, part.stack)
                 with weights_of(part.layer.name):
-                    _quantize(part, hessians, ttype, method, made)
+                    _quantize(part, hessians, ttype, method, made, keep or _itself)
                 if part.stack != GATE_UP:  # the first of two
                     done += 1
                     if progress is not None:
@@ -87,7 +87,18 @@ def calibrated(
     return made
 
 
-def _quantize(part: Part, hessians: Hessians, ttype: TType, method: str, made: Calibrated) -> None:
+def _itself(weight: Weight) -> Weight:
+    return weight
+
+
+def _quantize(
+    part: Part,
+    hessians: Hessians,
+    ttype: TType,
+    method: str,
+    made: Calibrated,
+    keep: Callable[[Weight], Weight],
+) -> None:
     layer = part.layer
     errors = made.errors.setdefault(layer.name, OutputErrors())
 
@@ -110,7 +121,7 @@ def _quantize(part: Part, hessians: Hessians, ttype: TType, method: str, made: C
         module: Any = layer.module
         source = matrix_of(module, module.weight)
         weight = quantized(source, hessians.of_groups(), hessians.inputs())
-        made.weights[layer.name] = weight
+        made.weights[layer.name] = keep(weight)
         values = weight.dequantize(module.weight.dtype)
         with torch.inference_mode(module.weight.is_inference()), torch.no_grad():
             if isinstance(module, nn.Conv2d):
@@ -124,7 +135,7 @@ def _quantize(part: Part, hessians: Hessians, ttype: TType, method: str, made: C
         with weights_of(f"{part.stack}[{expert}]"):
             source = of.rows(part.stack, parameter[expert])
             weight = quantized(source, hessians.of(expert), hessians.inputs(expert))
-        stack.append(weight)
+        stack.append(keep(weight))
         values = of.as_dense(part.stack, weight.dequantize(parameter.dtype)[None])
         with torch.inference_mode(parameter.is_inference()), torch.no_grad():
             parameter[expert].copy_(values[0])

@@ -4,12 +4,11 @@ quantised, and nothing runs more often than it must."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import dataclass
-from functools import partial
 from itertools import zip_longest
-from typing import Any, Protocol
+from typing import Protocol
 
 from torch import Tensor, nn
 
@@ -24,7 +23,10 @@ from ladder.nn.calibration.hessians import (
     captured,
     inputs_of,
 )
-from ladder.nn.calibration.recording import BlockCalls, first_of, record
+from ladder.nn.calibration.offloading import is_offloaded, needs_memory, present
+from ladder.nn.calibration.order import block_of, blocks_of, order_of
+from ladder.nn.calibration.passing import Passed, first_of, reads_the_middle
+from ladder.nn.calibration.recording import BlockCalls, Recorded, record
 from ladder.nn.dense_experts import STACKS
 from ladder.nn.mixtures import FoundExperts
 from ladder.nn.select import is_linear
@@ -44,42 +46,80 @@ def in_turn(model: nn.Module, layers: Sequence[Layer], calls: Sequence[Call]) ->
     run, with what ``calls`` of ``model`` give them. Weights that have been given by then may be
     others: what comes next is what they make of their inputs, beside what the dense model makes.
 
-    Blocks are the members of a ``nn.ModuleList`` that hold layers and run once a call; a model
-    without such is one block. Where each takes what the block before it gave, and nothing else that
-    follows from it, blocks run alone, on inputs that are kept; elsewhere the model runs up to one.
-    Layers in no block, or in several, come last, all at once and without inputs of the dense model.
+    Blocks are the members of a ``nn.ModuleList`` that holds layers, those that run once a call; a
+    model without such is one block. Where each takes what the block before it gave, and nothing
+    else that follows from it, blocks run alone, on inputs that are kept; elsewhere the model runs
+    up to one. Layers in no block, or in several, come last, without inputs of the dense model.
+
+    Blocks that are offloaded are in memory while it is their turn.
+
+    Raises:
+        InvalidArgument: the model is offloaded, and its blocks do not run alone.
     """
-    found = _blocks(model, layers)
-    order = _order(model, list(found), calls)
-    if not order and layers:
+    if not layers:
+        return
+    found = blocks_of(model, layers)
+    offloaded = is_offloaded(model)
+    order, often = order_of(model, list(found), calls[:1] if offloaded else calls)
+    if offloaded and (often or not order):
+        raise needs_memory("a block runs more than once a call" if often else "it has no blocks")
+    if not order:
         yield from _in_block([_Whole(model, call) for call in calls], layers, Kept(layers))
         return
+    of_blocks = {layer.name for block in order for layer in found[block]}
+    rest = [layer for layer in layers if layer.name not in of_blocks]
+    passed = Passed()
     at = 0
     done: list[Kept] = []  # of blocks that came before, where the dense model is run again
     while at < len(order):
         with ExitStack() as dense:
             for kept in done:
                 dense.enter_context(kept.back())
-            count, before = record(model, order[at:], calls)
+            recorded = record(model, order[at:], calls)
+        if offloaded:
+            _check_alone(model, rest, order, calls, recorded)
+        count, before = recorded.count, recorded.calls
         now = [each.copy() if each is not None else None for each in before]
         if at:
-            fewer, now = record(model, order[at : at + count], calls, known=True)
-            count = min(count, fewer)
+            fewer = record(model, order[at : at + count], calls, known=True)
+            count, now = min(count, fewer.count), fewer.calls
         more = at + count < len(order)
         for step, block in enumerate(order[at : at + count]):
-            kept = Kept(found[block])
-            runs = [_InBlock(block, step, *pair) for pair in zip(now, before, strict=True)]
-            runs = [run for run in runs if run.of_now is not None]
-            yield from _in_block(runs, found[block], kept)
-            if step + 1 < count:
-                for run in runs:
-                    run.step_on(kept)
+            with present(block):
+                kept = Kept(found[block])
+                runs = [_InBlock(block, step, *pair) for pair in zip(now, before, strict=True)]
+                runs = [run for run in runs if run.of_now is not None]
+                if found[block]:
+                    yield from _in_block(runs, found[block], kept)
+                if step + 1 < count or (offloaded and rest):
+                    for run in runs:
+                        run.step_on(kept)
             if more:
                 done.append(kept)
         at += count
-    of_blocks = {layer.name for block in order for layer in found[block]}
-    if rest := [layer for layer in layers if layer.name not in of_blocks]:
-        yield from _at_once(model, rest, calls)
+        if offloaded:
+            ends = [None if each is None else each.before for each in now]
+            passed = Passed(order, recorded.forms or (), ends)
+    if rest:
+        yield from _at_once(model, rest, calls, passed)
+
+
+def _check_alone(
+    model: nn.Module,
+    rest: Sequence[Layer],
+    order: Sequence[nn.Module],
+    calls: Sequence[Call],
+    recorded: Recorded,
+) -> None:
+    """Raise InvalidArgument unless each block of ``order`` can be forgotten once the next has what
+    it works on."""
+    if recorded.forms is None or recorded.count < len(order):
+        raise needs_memory("its blocks do not run alone, each on what the one before gave")
+    for call, each in zip(calls, recorded.calls, strict=True):
+        if rest and each is not None and each.before is not None:
+            if reads_the_middle(model, rest, call, order, recorded.forms, each.before):
+                raise needs_memory("layers outside of its blocks use what each of these gives")
+            return
 
 
 class _Run(Protocol):
@@ -226,55 +266,22 @@ def _parts(layer: Layer) -> list[Part]:
     return [Part(layer, stack) for stack in (STACKS if isinstance(layer, FoundExperts) else ("",))]
 
 
-def _at_once(model: nn.Module, layers: Sequence[Layer], calls: Sequence[Call]) -> Iterator[Turn]:
-    parts = [part for layer in layers for part in _parts(layer)]
-    hessians = [Hessians() for _ in parts]
-    for call in calls:
-        with captured(layers) as now:
+def _at_once(
+    model: nn.Module, layers: Sequence[Layer], calls: Sequence[Call], passed: Passed
+) -> Iterator[Turn]:
+    sums = {part: Hessians() for layer in layers for part in _parts(layer)}
+    for number, call in enumerate(calls):
+        with passed.in_call(number), captured(layers) as now:
             call(model)
-        for part, sums in zip(parts, hessians, strict=True):
+        for part, hessians in sums.items():
             for which, x in _inputs(part, now, now):
-                sums.add(which, x)
-    yield Turn(parts, hessians)
-
-
-def _blocks(model: nn.Module, layers: Iterable[Layer]) -> dict[nn.Module, list[Layer]]:
-    """The outermost members of lists of modules, with the layers that are in each of them alone."""
-    found: dict[nn.Module, list[Layer]] = {}
+                hessians.add(which, x)
+    turns: dict[nn.Module | None, list[Layer]] = {}
     for layer in layers:
-        of = {_block(model, name) for name in layer.names}
-        if len(of) == 1 and (block := of.pop()) is not None:
-            found.setdefault(block, []).append(layer)
-    return found
-
-
-def _block(model: nn.Module, name: str) -> nn.Module | None:
-    parent = model
-    for part in name.split(".")[:-1]:
-        child = parent.get_submodule(part)
-        if isinstance(parent, nn.ModuleList):
-            return child
-        parent = child
-    return None
-
-
-def _order(model: nn.Module, blocks: Sequence[nn.Module], calls: Sequence[Call]) -> list[nn.Module]:
-    """The blocks that run, in that order, but those that a call runs more than once."""
-    counts: dict[nn.Module, int] = {}
-    often: set[nn.Module] = set()
-    for call in calls:
-        ran: list[nn.Module] = []
-        note = partial(_note, ran)
-        with ExitStack() as stack:
-            for block in blocks:
-                stack.callback(block.register_forward_pre_hook(note).remove)
-            call(model)
-        often |= {block for block in ran if ran.count(block) > 1}
-        counts |= dict.fromkeys(ran, 1)
-        if len(counts) == len(blocks):
-            break
-    return [block for block in counts if block not in often]
-
-
-def _note(ran: list[nn.Module], module: nn.Module, args: Any) -> None:
-    ran.append(module)
+        of = block_of(model, layer.name)
+        place = layer.module if of is None else of[1]
+        turns.setdefault(place if is_offloaded(place) else None, []).append(layer)
+    for where, together in turns.items():
+        with present(where) if where is not None else nullcontext():
+            parts = [part for layer in together for part in _parts(layer)]
+            yield Turn(parts, [sums[part] for part in parts])

@@ -62,7 +62,8 @@ def _call_of(number: int, batch: Any) -> Call:
         )
 
     def call(model: nn.Module) -> Any:
-        device = next((t.device for t in (*model.parameters(), *model.buffers())), None)
+        every = (*model.parameters(), *model.buffers())
+        device = next((t.device for t in every if not t.is_meta), None)  # some may be offloaded
 
         def there(value: Any) -> Any:
             return value.to(device, copy=True) if isinstance(value, Tensor) else value

@@ -14,9 +14,8 @@ from torch import Tensor, nn
 from ladder.errors import InvalidArgument
 from ladder.nn.calibration.calls import Call, mapped
 from ladder.nn.calibration.hessians import Stop, version_of
+from ladder.nn.calibration.passing import BEFORE, NO_FORM, first_of, form_of, passing, tensors_of
 
-#: In the arguments of a block: what the block before it gave.
-_BEFORE = object()
 #: Of the size of what a block gives: a change that shows what follows from it.
 _CHANGE = 0.01
 
@@ -26,7 +25,7 @@ class BlockCalls:
     """One call of the model: what its blocks, from some block on, are called with."""
 
     arguments: list[tuple[tuple[Any, ...], dict[str, Any]]]
-    before: Tensor | None = None  #: what stands for _BEFORE
+    before: Tensor | None = None  #: what stands for BEFORE
 
     def copy(self) -> BlockCalls:
         return replace(self)
@@ -37,45 +36,64 @@ class BlockCalls:
         return block(*args, **kwargs)
 
     def _copied(self, value: Any) -> Any:
-        if value is _BEFORE:
+        if value is BEFORE:
             value = self.before
         return value.clone() if isinstance(value, Tensor) else value
 
 
-def tensors_of(value: Any) -> list[Tensor]:
-    """Those in nested tuples, lists and dictionaries."""
-    found: list[Tensor] = []
-    mapped(value, lambda each: found.append(each) if isinstance(each, Tensor) else None)
-    return found
+@dataclass(frozen=True)
+class Recorded:
+    """What calls give blocks.
+
+    Attributes:
+        count: how many blocks, from the first on, work on what the block before gave, unchanged,
+            and on nothing else that follows from it.
+        calls: None where a call does not reach the first block.
+        forms: of each block what it gives, but for what the next block works on, where the model
+            can run without them (:func:`passing`); else None.
+    """
+
+    count: int
+    calls: list[BlockCalls | None]
+    forms: tuple[Any, ...] | None = None
 
 
 def record(
     model: nn.Module, blocks: Sequence[nn.Module], calls: Sequence[Call], *, known: bool = False
-) -> tuple[int, list[BlockCalls | None]]:
-    """What each call gives ``blocks``, from the first on, as long as each works on what the block
-    before gave, unchanged, and on nothing else that follows from it; None where a call does not
-    reach the first.
+) -> Recorded:
+    """What each of ``calls`` gives ``blocks``, as long as each works on what the block before gave.
+    Where all do, and give what they are given the shape of, those after the first call are passed.
 
     Args:
         known: that they depend on nothing else.
-    Returns:
-        How many blocks these are, and the calls.
     """
-    recorded = [_Recording(model, blocks).of(call) for call in calls]
-    reached = [each for each in recorded if each is not None]
-    count = min((len(each.arguments) for each in reached), default=1)
-    if count > 1 and not known:
-        first = next(call for call, each in zip(calls, recorded, strict=True) if each is not None)
-        count = _independent(model, blocks[:count], first)
-    return count, recorded
+    recorded: list[BlockCalls | None] = []
+    count, forms = len(blocks), None
+    for call in calls:
+        recording = _Recording(model, blocks, forms)
+        first = not known and not any(recorded)
+        made = recording.of(call, through=first)
+        recorded.append(made)
+        if made is None:
+            continue
+        count = min(count, len(made.arguments))
+        if first:
+            count = min(count, _independent(model, blocks[:count], call, made))
+            if count == len(blocks):
+                forms = recording.forms()
+    return Recorded(count if any(recorded) else 1, recorded, forms)
 
 
-def _independent(model: nn.Module, blocks: Sequence[nn.Module], call: Call) -> int:
+def _independent(
+    model: nn.Module, blocks: Sequence[nn.Module], call: Call, as_it_is: BlockCalls
+) -> int:
     """How many of ``blocks`` have no argument, beside what they work on, that is another when the
     first block gives something else."""
-    as_it_is, changed = (_Recording(model, blocks, change).of(call) for change in (0.0, _CHANGE))
     count = 1
-    if as_it_is is None or changed is None:
+    if len(blocks) < 2:
+        return count
+    changed = _Recording(model, blocks, change=_CHANGE).of(call)
+    if changed is None:
         return count
     for one, other in zip(as_it_is.arguments[1:], changed.arguments[1:], strict=False):
         pairs = list(zip(tensors_of(one), tensors_of(other), strict=False))
@@ -91,11 +109,23 @@ class _Recording:
     """Of one call: hooks of blocks that note what these are called with.
 
     Args:
+        forms: of what blocks give that are passed.
         change: of what the first block gives, as a part of its size.
     """
 
-    def __init__(self, model: nn.Module, blocks: Sequence[nn.Module], change: float = 0.0) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        blocks: Sequence[nn.Module],
+        forms: Sequence[Any] | None = None,
+        *,
+        change: float = 0.0,
+    ) -> None:
         self._model, self._blocks, self._change = model, blocks, change
+        self._given_forms = forms
+        self._through = False
+        self._forms: list[Any] = []
+        self._works_on: Tensor | None = None  # the block that runs now
         self._made = BlockCalls([])
         self._given: Tensor | None = None  # by the block before
         self._version = 0
@@ -103,8 +133,21 @@ class _Recording:
         self._copies: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
         self._old: dict[int, tuple[Tensor, int]] = {}  # what the first block is given, by id
 
-    def of(self, call: Call) -> BlockCalls | None:
+    def forms(self) -> tuple[Any, ...] | None:
+        """As :attr:`Recorded.forms`, of a call that went through."""
+        unknown = any(form is NO_FORM for form in self._forms)
+        return None if unknown or len(self._forms) < len(self._blocks) else tuple(self._forms)
+
+    def of(self, call: Call, *, through: bool = False) -> BlockCalls | None:
+        """What the blocks are called with; None where the call does not reach the first.
+
+        Args:
+            through: the last block runs, too.
+        """
+        self._through = through
         with ExitStack() as stack:
+            if self._given_forms is not None:
+                stack.enter_context(passing(self._blocks, self._given_forms, self._passed))
             for block in self._blocks:
                 before = block.register_forward_pre_hook(self._before, with_kwargs=True)
                 stack.callback(before.remove)
@@ -145,12 +188,17 @@ class _Recording:
 
         def kept(value: Any) -> Any:
             if value is hidden and hidden is not None:
-                return _BEFORE
+                return BEFORE
             return self._copy(value) if isinstance(value, Tensor) else value
 
         self._made.arguments.append(mapped((args, dict(kwargs)), kept))
-        if step + 1 == len(self._blocks) or hidden is None:
+        self._works_on = hidden
+        if hidden is None or (step + 1 == len(self._blocks) and not self._through):
             raise Stop
+
+    def _passed(self, _: int) -> Tensor:
+        assert self._works_on is not None
+        return self._works_on.clone()  # which is not what other arguments may be
 
     def _copy(self, tensor: Tensor) -> Tensor:
         """One for all blocks, as long as nothing writes to it."""
@@ -164,6 +212,9 @@ class _Recording:
     ) -> None:
         first = first_of(output)
         self._given = first if isinstance(first, Tensor) else None
+        self._forms.append(form_of(output, self._works_on))
+        if self._through and module is self._blocks[-1]:
+            raise Stop
         if self._change and module is self._blocks[0]:
             written = [t for t in tensors_of((args, kwargs)) if self._is_new(t)]
             made = {id(tensor): tensor for tensor in (*tensors_of(output), *written)}
@@ -185,8 +236,3 @@ class _Recording:
 
 def _is_float(value: Any) -> bool:
     return isinstance(value, Tensor) and value.is_floating_point()
-
-
-def first_of(output: Any) -> Any:
-    """What a block gives that returns more than one thing."""
-    return output[0] if isinstance(output, (tuple, list)) and output else output
