@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ladder.checkpoints.export import to_compressed_tensors, to_gptq, to_mlx
-from ladder.checkpoints.export.units import Decoded, Unit, read_units
+from ladder.checkpoints.export import to_compressed_tensors, to_gguf, to_gptq, to_mlx
+from ladder.checkpoints.export.units import Decoded, Unit, is_of, read_units
 from ladder.checkpoints.folder import QUANT_METHOD, StoredConfig, without_ladder
 from ladder.checkpoints.header import DTYPE_NAMES
 from ladder.checkpoints.info import CONV1D
@@ -40,6 +40,8 @@ FORMATS: Mapping[str, ModuleType] = {
     "gptq": to_gptq,
     "mlx": to_mlx,
 }
+#: The format of files, not folders, of llama.cpp.
+GGUF = "gguf"
 #: Kernels of ladder's (``ladder tune``), which no other package knows.
 _PLANS = "plans.json"
 _NAMED = 4  #: modules that a report names
@@ -51,15 +53,17 @@ def export(
     format: str,
     *,
     dense: Iterable[str] = (),
+    like: str | os.PathLike[str] | None = None,
     force: bool = False,
     progress: Progress | None = None,
 ) -> Report:
-    """Write the ladder folder ``src`` as the folder ``dst`` of another package, for programs that
-    do not know ladder.
+    """Write the ladder folder ``src`` as the folder, or GGUF file, ``dst`` of another package, for
+    programs that do not know ladder.
 
     Codes, scales and zero points stay what they are, so that ``ladder repack`` of ``dst`` gives the
     weights of ``src``; only the reciprocal of NVFP4's second scale is rounded, and the report says
-    so. Packed convolutions, embeddings but for MLX, and what ``dense`` names become dense, in the
+    so, and scales of "gguf", which are float16. Packed convolutions, embeddings but for MLX and
+    GGUF, and what ``dense`` names become dense, in the
     dtype of the configuration, as a model loaded in that dtype has them. Stacks of experts become
     single projections. Tensors are streamed, and ``dst`` appears when it is whole, as with
     :func:`ladder.checkpoints.repack`.
@@ -67,25 +71,37 @@ def export(
     Args:
         format: "compressed-tensors" (integers of 1 to 8 bits, FP8, MXFP4, MXFP6, MXFP8, NVFP4),
             "gptq" (unsigned integers of 2, 3, 4 and 8 bits) or "mlx" (integers of 1 to 8 bits in
-            groups, MXFP4, MXFP8).
+            groups, MXFP4, MXFP8), or "gguf" (integers of 1 to 8 bits in groups, with one or two
+            levels of scales, ternary, MXFP4).
         dense: modules to decode, by whole names or whole parts of them, as ``skip`` of
             :func:`ladder.convert`.
+        like: with "gguf" any GGUF file of the same model, dense or quantised, of llama.cpp's
+            converter: the fields, the tokenizer and the names of tensors come from it.
         force: replace an existing ``dst``.
         progress: called with (tensor, bytes written, bytes in all) after each piece.
     Raises:
-        InvalidArgument: an unknown ``format``, an entry of ``dense`` that names no packed module,
-            ``dst`` exists, or one of the folders lies in the other.
+        InvalidArgument: an unknown ``format``, no ``like`` where one is needed, an entry of
+            ``dense`` that names no packed module, ``dst`` exists, or one of the folders lies in the
+            other.
         Unsupported: a weight that ``format`` does not hold as it is, naming the module.
-        CheckpointError: ``src`` is damaged, no ladder folder, or nothing of it stays packed.
+        CheckpointError: ``src`` is damaged, no ladder folder, or nothing of it stays packed; or
+            ``like`` is damaged, or a file of another model.
         DestinationError: ``dst`` cannot be written: read-only, or a full disk.
     """
     start = time.perf_counter()
-    if format not in FORMATS:
-        raise InvalidArgument(f'format is "{format}", not one of {", ".join(FORMATS)}')
-    writer = FORMATS[format]
+    if format not in (*FORMATS, GGUF):
+        raise InvalidArgument(f'format is "{format}", not one of {", ".join((*FORMATS, GGUF))}')
+    if (like is None) == (format == GGUF):
+        raise InvalidArgument(
+            'like (--like) names a GGUF file of the model, which "gguf" needs and no other has'
+        )
+    writer = FORMATS.get(format, to_gguf)
     folder, destination = Path(src), Path(os.path.abspath(dst))
-    check_apart(folder, destination)
-    check_destination(destination, force=force)
+    if like is not None:
+        to_gguf.check_file(destination, Path(like), force=force)
+    else:
+        check_apart(folder, destination)
+        check_destination(destination, force=force)
     require_folder(folder)
     config = read_json(folder / "config.json")
     stored = _stored(folder, config)
@@ -101,23 +117,24 @@ def export(
                 f"{unit.source}: {format} cannot hold a weight of {unit.type}: {why}. dense "
                 "(--dense) names modules to decode"
             )
+    report = Report(
+        str(folder), str(dst), QUANT_METHOD, modules=len(units), bytes_before=shards.nbytes
+    )
+    report.notes += _notes(units, decoded, writer)
+    if like is not None:
+        dtype = _dtype(config)
+        to_gguf.write_gguf(shards, units, decoded, destination, Path(like), dtype, report, progress)
+        report.seconds = time.perf_counter() - start
+        return report
     left = {*stored.modules_to_not_convert, *(each.name for each in decoded if each.is_linear)}
     left -= {unit.source for unit in units}  # a tied head that is packed may be listed, too
     fields = writer.config(units, sorted(left))
     settings = writer.settings(fields)
     files = carried_files(folder, shards.files | {"config.json", _PLANS})
     packed = {each.source for each in (*units, *decoded)}
-    others = [name for name in shards.home if not _is_of(name, packed)]
+    others = [name for name in shards.home if not is_of(name, packed)]
     described = [dict[str, Described]() for _ in shards.shards]
-    report = Report(
-        str(folder),
-        str(dst),
-        QUANT_METHOD,
-        modules=len(units),
-        tensors_carried=len(others),
-        files_carried=len(files),
-        bytes_before=shards.nbytes,
-    )
+    report.tensors_carried, report.files_carried = len(others), len(files)
     for unit in units:
         parts = _parts(unit, writer, settings)
         described[_home(shards, unit.source)] |= {f"{unit.name}.{p}": w for p, w in parts.items()}
@@ -130,7 +147,6 @@ def export(
     for name in others:
         entry = shards.entry(name)
         described[shards.home[name]][name] = entry.dtype, entry.shape
-    report.notes += _notes(units, decoded, writer)
     report.shards, report.bytes_after = write_model(
         folder,
         destination,
@@ -178,12 +194,6 @@ def _dtype(config: Mapping[str, Any]) -> torch.dtype:
     return found
 
 
-def _is_of(name: str, packed: set[str]) -> bool:
-    """Whether a tensor is part of a packed weight."""
-    module, _, part = name.rpartition(".")
-    return module in packed and part != "bias"
-
-
 def _home(shards: ShardSet, module: str) -> int:
     return shards.home[f"{module}.qweight"]
 
@@ -194,7 +204,7 @@ def _notes(units: list[Unit], decoded: list[Decoded], writer: ModuleType) -> lis
         more = f" and {len(decoded) - _NAMED} more" if len(decoded) > _NAMED else ""
         names = ", ".join(each.name for each in decoded[:_NAMED])
         notes.append(f"decoded: {names}{more}")
-    if any(unit.type.scale2 is not None for unit in units):
+    if writer is not to_gguf and any(unit.type.scale2 is not None for unit in units):
         notes.append(
             "second scales are written as their reciprocals in float32, by which others divide: "
             "weights change by at most 2^-23 of themselves"
@@ -237,4 +247,4 @@ def _fill(
             file.copy(shards, name)
 
 
-__all__ = ["FORMATS", "export"]
+__all__ = ["FORMATS", "GGUF", "export"]

@@ -95,6 +95,12 @@ class Decoded(_Source):
         return values.view(f, y, x, c).permute(0, 3, 1, 2).contiguous()
 
 
+def is_of(name: str, packed: Collection[str]) -> bool:
+    """Whether a tensor is part of the weight of one of the modules ``packed``."""
+    module, _, part = name.rpartition(".")
+    return module in packed and part != "bias"
+
+
 def read_units(
     folder: Path,
     shards: ShardSet,
