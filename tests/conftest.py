@@ -19,3 +19,14 @@ ROOT = Path(__file__).parents[1]
 def gptq_folder() -> Path:
     """A real GPTQ checkpoint: 7.3 M parameters, 4 bits, groups of 128, symmetric."""
     return ROOT / "examples" / "tiny-llama-gptq"
+
+
+@pytest.fixture(autouse=True)
+def same_compilers():
+    """PEFT's BOFT sets CC and CXX, and where its extension does not build they stay."""
+    before = {name: os.environ.get(name) for name in ("CC", "CXX")}
+    yield
+    for name, value in before.items():
+        os.environ.pop(name, None)
+        if value is not None:
+            os.environ[name] = value

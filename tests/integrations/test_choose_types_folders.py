@@ -132,7 +132,7 @@ def test_what_is_refused_writes_nothing(dense_folder, tmp_path):
     refused("types is .*, not types by the names of modules", bits=None)
     refused("types is {.*}, not types to choose from", types={"mlp": "int8"})
     refused('measure is "both"', measure="both")
-    refused("mlp.down_proj: no type is left", types=["uint4,group=64"])
+    refused("q_proj.*: no type is left", types=["float8_e5m2"], bits=9.0, activation_type="int8")
 
 
 # --- the command ----------------------------------------------------------------------------------

@@ -69,7 +69,8 @@ def choose_types(
 
     Args:
         types: to choose from, each completed by ``group_size`` and ``symmetric`` as those of
-            :func:`ladder.convert`. A type whose groups do not divide K of a layer is none for it.
+            :func:`ladder.convert`. A type whose groups do not divide K of a layer, where those of
+            others do, is none for it.
         bits: stored for each weight that is quantised, scales and zero points included
             (:meth:`ladder.TType.bits_per_weight`).
         calibration: what the model is called with, as :func:`ladder.convert` takes it.
