@@ -3,33 +3,44 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import tempfile
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from ladder.checkpoints.leftovers import new_partial
-from ladder.checkpoints.writer import writing
+from ladder.checkpoints.leftovers import new_partial, remove_leftovers
+from ladder.checkpoints.writer import reserve, writing
 from ladder.weight import Weight
 
-_FILE = 1 << 28  #: bytes of a file, at least
+#: Bytes of a file, at least: of the first, and of those that follow many.
+_LEAST, _MOST = 1 << 20, 1 << 28
 _ALIGNED = 64
 
 
 @contextmanager
 def scratch(destination: Path) -> Iterator[Path]:
-    """A folder beside ``destination`` that is removed afterwards. Raises DestinationError."""
+    """A folder beside ``destination`` that is removed afterwards, with the folders above it that
+    were made for it and are empty then. Raises DestinationError."""
+    parent = destination.parent
     with ExitStack() as held:
         with writing(destination):
-            place = _existing(destination.parent) / destination.name
-            folder = held.enter_context(new_partial(place))
+            made = [each for each in (parent, *parent.parents) if not each.exists()]
+            held.callback(_remove_empty, made)
+            parent.mkdir(parents=True, exist_ok=True)
+            remove_leftovers(destination)
+            folder = held.enter_context(new_partial(destination))
             held.callback(shutil.rmtree, folder, ignore_errors=True)
         yield folder
+
+
+def _remove_empty(folders: Iterable[Path]) -> None:
+    for folder in folders:
+        with suppress(OSError):
+            folder.rmdir()
 
 
 def _existing(folder: Path) -> Path:
@@ -45,6 +56,7 @@ class DiskRoom:
     def __init__(self, destination: Path) -> None:
         self._destination = destination
         self._free = torch.empty(0, dtype=torch.uint8)
+        self._taken = 0
 
     def keep(self, weight: Weight) -> Weight:
         """An equal weight in the CPU's memory, backed by a file. Raises DestinationError where the
@@ -56,13 +68,13 @@ class DiskRoom:
         size = tensor.numel() * tensor.itemsize
         taken = -(-size // _ALIGNED) * _ALIGNED
         if self._free.numel() < taken:
-            self._free = self._file(max(taken, _FILE))
+            size_of_file = max(taken, min(max(_LEAST, self._taken), _MOST))
+            self._free, self._taken = self._file(size_of_file), self._taken + size_of_file
         room, self._free = self._free[:size], self._free[taken:]
         return room.view(tensor.dtype).view(tensor.shape).copy_(tensor)
 
     def _file(self, size: int) -> Tensor:
         folder = _existing(self._destination.parent)
         with writing(self._destination), tempfile.NamedTemporaryFile(dir=folder) as file:
-            if hasattr(os, "posix_fallocate"):  # else a full disk is a signal when it is written
-                os.posix_fallocate(file.fileno(), 0, size)
+            reserve(file.fileno(), size)  # else a full disk is a signal when it is written
             return torch.from_file(file.name, shared=True, size=size, dtype=torch.uint8)

@@ -178,7 +178,7 @@ class ShardWriter:
         with writing(path):
             self._file = open(path, "xb", buffering=0)  # noqa: SIM115, closed by __exit__
             try:
-                _reserve(self._file.fileno(), self.nbytes)
+                reserve(self._file.fileno(), self.nbytes)
                 self._write(len(text).to_bytes(8, "little") + text, 0)
             except BaseException:
                 self._file.close()
@@ -209,7 +209,8 @@ class ShardWriter:
             raise LadderError(f"{self.path}: {short[0]} was not written whole, a bug in ladder")
 
 
-def _reserve(descriptor: int, nbytes: int) -> None:
+def reserve(descriptor: int, nbytes: int) -> None:
+    """Take room on the disk for a file, where its file system can. Raises OSError."""
     try:
         if hasattr(os, "posix_fallocate"):  # macOS has none
             os.posix_fallocate(descriptor, 0, nbytes)

@@ -43,7 +43,7 @@ def calibration_of(
 
     from ladder.checkpoints.calibrated import Calibration, check_no_pipeline
     from ladder.checkpoints.model import meta_model
-    from ladder.cli.offload import check_room, device_map_of
+    from ladder.cli.offload import check_room, device_map_of, load_offloaded
     from ladder.errors import InvalidArgument
     from ladder.evaluate.measure import device_of
     from ladder.evaluate.perplexity import load_text, load_tokens, spread
@@ -82,10 +82,8 @@ def calibration_of(
         ids = load_tokens(data, chunk=length)
     else:
         ids = load_text(data, tokenizer_of(folder), chunk=length)
-    if places is None:
+    if places is None or offload is None:
         model = dense(kind.from_pretrained(str(folder), dtype=dtype)).to(device)
     else:
-        model = kind.from_pretrained(
-            str(folder), dtype=dtype, device_map=places, offload_folder=str(offload)
-        )
+        model = load_offloaded(kind, folder, dtype, places, offload)
     return Calibration(model, spread(ids, windows))

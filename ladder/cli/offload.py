@@ -3,10 +3,15 @@
 
 from __future__ import annotations
 
+import errno
+import importlib.util
 from pathlib import Path
 from typing import Any
 
+from ladder._version import install_command
 from ladder.errors import InvalidArgument
+
+_FULL = f"(os error {errno.ENOSPC})"
 
 
 def device_map_of(model: Any, device: str) -> dict[str, str]:
@@ -37,6 +42,33 @@ def device_map_of(model: Any, device: str) -> dict[str, str]:
             f"--offload keeps blocks on disk, and {type(model).__name__} is not made of blocks"
         )
     return places
+
+
+def load_offloaded(kind: Any, folder: Path, dtype: Any, places: dict[str, str], room: Path) -> Any:
+    """The model of ``folder``, where ``places`` says. What the files have in another form is
+    written to the folder ``room``.
+
+    Raises:
+        DestinationError: there is no room for it.
+        ImportError: accelerate is not installed.
+    """
+    from safetensors import SafetensorError
+
+    from ladder.checkpoints.writer import DestinationError
+
+    if importlib.util.find_spec("accelerate") is None:
+        raise ImportError(f"--offload needs accelerate: {install_command('transformers')}")
+    try:
+        return kind.from_pretrained(
+            str(folder), dtype=dtype, device_map=places, offload_folder=str(room)
+        )
+    except (OSError, SafetensorError) as error:
+        if getattr(error, "errno", None) == errno.ENOSPC or _FULL in str(error):
+            raise DestinationError(
+                f"{room.parent}: has no room for the tensors that transformers makes of several: "
+                "No space left on device"
+            ) from error
+        raise
 
 
 def _own(module: Any) -> list[tuple[str, Any]]:

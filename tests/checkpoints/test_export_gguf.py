@@ -273,6 +273,95 @@ def test_a_template_of_another_model_is_refused_and_nothing_is_left(packed, tmp_
         assert {path.name for path in tmp_path.iterdir()} == {"like.gguf"}
 
 
+def test_a_template_that_computes_something_else_is_refused(packed, tmp_path):
+    """Of equal shapes."""
+    theta = {"rope_parameters": {"rope_type": "default", "rope_theta": 5e5}}
+    for sizes, words in (
+        ({"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 32},
+         "has num_attention_heads 8, but the folder 4"),
+        (theta, "has rope_theta 500000.0, but the folder 10000.0"),
+        ({"rms_norm_eps": 1e-2}, "has rms_norm_eps 0.00.*, but the folder 1e-06"),
+    ):  # fmt: skip
+        like = Writer(make("Llama", **sizes)).write(tmp_path / "like.gguf")
+        with pytest.raises(CheckpointError, match=words):
+            export(packed / "ladder", tmp_path / "new" / "out.gguf", "gguf", like=like)
+        assert {path.name for path in tmp_path.iterdir()} == {"like.gguf"}
+
+
+def test_no_number_of_the_folder_is_left_out(packed, tmp_path):
+    """A template of another kind has no place for biases; one that ties its head none for it."""
+    for kind, sizes, words in (
+        ("Qwen2", {}, "has model_type llama, but the folder qwen2"),
+        (
+            "Llama",
+            {"attention_bias": True},
+            "has no tensor for model.*k_proj.bias",
+        ),
+    ):
+        make(kind, **sizes).save_pretrained(tmp_path / kind)
+        convert(tmp_path / kind, tmp_path / f"{kind}-ladder", "uint4", group_size=32)
+        with pytest.raises(CheckpointError, match=words):
+            export(tmp_path / f"{kind}-ladder", tmp_path / "x.gguf", "gguf",
+                   like=packed / "like.gguf")  # fmt: skip
+    out, _ = exported(
+        make("Llama", tie_word_embeddings=True), tmp_path, weight_type="int8", group_size=64,
+        embeddings=True,
+    )  # fmt: skip
+    formats = {name: each.format_name for name, each in read_file(out).entries.items()}
+    assert (formats["token_embd.weight"], formats["output.weight"]) == ("q8_0", "f32")
+    check_model(out, tmp_path)
+
+
+def test_the_language_model_of_one_that_sees(tmp_path):
+    """Gemma 3 of the hub: a GGUF file has the language model, another the tower."""
+    from transformers import Gemma3Config, Gemma3ForCausalLM, Gemma3ForConditionalGeneration
+
+    text = dict(
+        hidden_size=256, intermediate_size=512, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, head_dim=64, vocab_size=128, max_position_embeddings=64,
+        query_pre_attn_scalar=64,
+    )  # fmt: skip
+    vision = dict(hidden_size=64, intermediate_size=64, num_hidden_layers=1, image_size=28,
+                  num_attention_heads=2, patch_size=14)  # fmt: skip
+    torch.manual_seed(0)
+    model = Gemma3ForConditionalGeneration(
+        Gemma3Config(text_config=text, vision_config=vision, mm_tokens_per_image=4)
+    ).float()
+    model.save_pretrained(tmp_path / "model")
+    convert(tmp_path / "model", tmp_path / "ladder", "uint4", group_size=32)
+    alone = Gemma3ForCausalLM(model.config.text_config).float()
+    like = Writer(alone, "gemma3").write(tmp_path / "like.gguf")
+    report = export(tmp_path / "ladder", tmp_path / "out.gguf", "gguf", like=like)
+    assert any("left out, which a file of the language model has not" in n for n in report.notes)
+    repack(tmp_path / "out.gguf", tmp_path / "again")
+    found, wanted = values_of(tmp_path / "again"), ladder_values(tmp_path / "ladder")
+    for name, tensor in found.items():
+        other = wanted[name.replace("model.", "model.language_model.", 1)]
+        assert torch.allclose(tensor, other, rtol=0, atol=2**-20), name
+
+
+def ladder_values(folder):
+    model = transformers.AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.float32)
+    model.dequantize()
+    return model.state_dict()
+
+
+def test_dense_experts_are_refused_as_such(tmp_path):
+    model = make("Mixtral", num_local_experts=4, num_experts_per_tok=2)
+    with pytest.raises(Unsupported, match="which the folder has not as packed experts"):
+        exported(model, tmp_path, weight_type="uint4", group_size=32, skip=["experts"])
+
+
+def test_fields_of_the_template_that_are_of_its_weights_are_left_out(packed, tmp_path):
+    writer = Writer(make("Llama"))
+    writer.fields = {"quantize.imatrix.file": "x", "general.author": "somebody", "general.x": 3}
+    like = writer.write(tmp_path / "like.gguf")
+    export(packed / "ladder", tmp_path / "out.gguf", "gguf", like=like)
+    fields = read_file(tmp_path / "out.gguf").fields
+    assert (fields["general.author"], fields["general.x"]) == ("somebody", 3)
+    assert not any(name.startswith("quantize.") for name in fields)
+
+
 def test_arguments_that_do_not_fit_are_named(packed, tmp_path):
     folder, like, out = packed / "ladder", packed / "like.gguf", tmp_path / "out.gguf"
     with pytest.raises(InvalidArgument, match="like .--like. names a GGUF file"):
@@ -285,6 +374,11 @@ def test_arguments_that_do_not_fit_are_named(packed, tmp_path):
         export(folder, out, "gguf", like=tmp_path / "nothere.gguf")
     with pytest.raises(InvalidArgument, match="is the file that is read"):
         export(folder, like, "gguf", like=like, force=True)
+    with pytest.raises(InvalidArgument, match="must not lie in"):
+        export(folder, folder / "model.safetensors", "gguf", like=like, force=True)
+    (tmp_path / "link.gguf").symlink_to(out)
+    with pytest.raises(InvalidArgument, match="is a link"):
+        export(folder, tmp_path / "link.gguf", "gguf", like=like, force=True)
     out.write_text("old")
     with pytest.raises(InvalidArgument, match="exists; pass force"):
         export(folder, out, "gguf", like=like)
@@ -299,7 +393,7 @@ def test_types_and_scales_that_float16_does_not_hold_are_refused(tmp_path):
         exported(model, tmp_path, weight_type="nf4", group_size=32)
     model.model.layers[0].mlp.up_proj.weight.data *= 1e8
     (tmp_path / "b").mkdir()
-    with pytest.raises(Unsupported, match="up_proj: float16 does not hold it"):
+    with pytest.raises(Unsupported, match="up_proj: has values up to .* beyond float16"):
         exported(model, tmp_path / "b", weight_type="uint4,group=32,scale=float32,zero=midpoint")
     assert not (tmp_path / "b" / "out.gguf").exists()
 

@@ -152,7 +152,7 @@ def test_no_write_is_as_large_as_macos_refuses(tmp_path, monkeypatch):
 
     nbytes = 3 << 30
     monkeypatch.setattr(os, "pwrite", write)
-    monkeypatch.setattr(writer, "_reserve", lambda *_: None)
+    monkeypatch.setattr(writer, "reserve", lambda *_: None)
     with (
         mmap.mmap(-1, nbytes) as nothing,
         memoryview(nothing) as data,

@@ -2,6 +2,7 @@
 """What layers are given block by block is what the whole model gives them, whatever blocks do."""
 
 import copy
+from collections import UserDict
 
 import pytest
 import torch
@@ -173,6 +174,31 @@ class Shares(Net):
         return x
 
 
+class SharesInAnother(Shares):
+    """What blocks share is in a mapping that is no dict, as Gemma 3n has it."""
+
+    def forward(self, x):
+        shared = UserDict()
+        for block in self.blocks:
+            x = block(x, shared=shared)["x"]
+        return x
+
+
+class SkipsTheFirst(Net):
+    """Short inputs pass over a block."""
+
+    SKIPPED = 0
+
+    def forward(self, x):
+        for number, block in enumerate(self.blocks):
+            x = block(x) if number != self.SKIPPED or len(x) > 6 else x
+        return x
+
+
+class SkipsTheLast(SkipsTheFirst):
+    SKIPPED = 2
+
+
 class Exits(Net):
     """Some inputs leave early."""
 
@@ -269,13 +295,19 @@ def inputs(*lengths):
 @pytest.mark.parametrize(
     "net",
     [
-        Net, WritesBetween, TwoStreams, Accumulates, Skips, Shares, Exits, OneLayerInTwoBlocks,
-        ByKeyword, Chunks, WritesWithin, OneByOne, Routed,
+        Net, WritesBetween, TwoStreams, Accumulates, Skips, Shares, SharesInAnother, Exits,
+        OneLayerInTwoBlocks, ByKeyword, Chunks, WritesWithin, OneByOne, Routed,
     ],
 )  # fmt: skip
 def test_sums_are_those_of_the_whole_model(net):
     torch.manual_seed(0)
     check(net(), inputs(5, 24, 40, 9))
+
+
+@pytest.mark.parametrize("net", [SkipsTheFirst, SkipsTheLast])
+def test_calls_that_pass_over_a_block(net):
+    torch.manual_seed(0)
+    check(net(), inputs(24, 5, 30, 6))
 
 
 def test_layers_in_no_block_come_last():

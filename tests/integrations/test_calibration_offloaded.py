@@ -20,7 +20,11 @@ from ladder.cli import app
 from ladder.cli import offload as command
 from ladder.cli.offload import device_map_of
 from ladder.errors import InvalidArgument
+from ladder.nn.calibration import calibrated
 from ladder.nn.calibration.offloading import is_offloaded, present
+from ladder.nn.layer_types import LayerTypes
+from ladder.nn.select import survey
+from ladder.types import parse
 
 accelerate = pytest.importorskip("accelerate", reason="accelerate is not installed")
 TOKENS = torch.randint(0, 128, (5, 48), generator=torch.Generator().manual_seed(1))
@@ -114,37 +118,50 @@ class Net(nn.Module):
         return self.last(given[-1] + middle)
 
 
+def calibrate(model, done=None, *, offloaded=True):
+    found = survey(model, ()).found
+    if offloaded:
+        accelerate.cpu_offload(model, torch.device("cpu"))
+    types = LayerTypes(parse("uint4,group=16,scale=float16,zero=midpoint"))
+    note = None if done is None else lambda *each: done.append(each)
+    return calibrated(model, found, types, torch.randn(4, 8, 16), progress=note)
+
+
+def test_blocks_that_give_other_tensors_are_told_apart():
+    class Two(Block):
+        def forward(self, x, more=None):
+            return super().forward(x), x.sum()
+
+    class Pairs(Net):
+        def forward(self, x):
+            for block in self.blocks:
+                x, _ = block(x)
+            return self.last(x)
+
+    model = Pairs("")
+    model.blocks = nn.ModuleList(Two() for _ in range(3))
+    with pytest.raises(InvalidArgument, match="blocks give more tensors than what the next one"):
+        calibrate(model)
+
+
 @pytest.mark.parametrize(
     "way",
     ["do not run alone", "more than once", "what each of these gives", "it has no blocks", ""],
 )
 def test_those_that_do_not_run_block_by_block_are_refused_before_any_work(way):
-    from ladder.nn.calibration import calibrated
-    from ladder.nn.layer_types import LayerTypes
-    from ladder.nn.select import survey
-    from ladder.types import parse
-
     torch.manual_seed(0)
     model = Net(way)
     if way == "it has no blocks":
         model.blocks = None
         model.way = "not made of blocks"
-    found = survey(model, ()).found
     whole = {name: each.clone() for name, each in model.state_dict().items()}
-    accelerate.cpu_offload(model, torch.device("cpu"))
-    types = LayerTypes(parse("uint4,group=16,scale=float16,zero=midpoint"))
     done = []
-
-    def calibrate():
-        return calibrated(model, found, types, torch.randn(4, 8, 16),
-                          progress=lambda *each: done.append(each))  # fmt: skip
-
     if way:
         with pytest.raises(InvalidArgument, match=way):
-            calibrate()
+            calibrate(model, done)
         assert not done
     else:
-        assert len(calibrate().weights) == 4 == len(done)
+        assert len(calibrate(model, done).weights) == 4 == len(done)
     for name, module in model.named_modules():  # and the model's values are what they were
         with present(module):
             for own, parameter in module.named_parameters(recurse=False):
@@ -152,16 +169,10 @@ def test_those_that_do_not_run_block_by_block_are_refused_before_any_work(way):
 
 
 def test_a_parameter_that_nothing_brings_is_named():
-    from ladder.nn.calibration import calibrated
-    from ladder.nn.layer_types import LayerTypes
-    from ladder.nn.select import survey
-    from ladder.types import parse
-
     model = Net("")
-    found = survey(model, ()).found
     model.last.weight = nn.Parameter(torch.empty(16, 16, device="meta"))
     with pytest.raises(InvalidArgument, match=r"last\.weight is on the meta device"):
-        calibrated(model, found, LayerTypes(parse("uint4")), torch.randn(4, 8, 16))
+        calibrate(model, offloaded=False)
 
 
 # --- room on the disk -----------------------------------------------------------------------------
@@ -177,10 +188,32 @@ def test_weights_on_the_disk_are_equal_and_leave_nothing(tmp_path):
     ]
     assert [room.keep(each) for each in weights] == weights
     assert not list(tmp_path.iterdir())
-    with scratch(tmp_path / "out") as folder:
+
+
+def test_a_folder_for_a_while_leaves_nothing_of_its_own_or_of_a_killed_process(tmp_path):
+    left = tmp_path / "new" / ".out.partial-0123abcd"
+    left.mkdir(parents=True)
+    with scratch(tmp_path / "new" / "out") as folder:
         (folder / "file").write_text("x")
-        assert folder.parent == tmp_path
-    assert not list(tmp_path.iterdir())
+        assert folder.parent == tmp_path / "new" and not left.exists()
+    with scratch(tmp_path / "other" / "new" / "out"):
+        pass
+    assert [path.name for path in tmp_path.iterdir()] == ["new"]
+    assert not list((tmp_path / "new").iterdir())
+
+
+def test_a_disk_that_has_no_room_for_merged_experts_is_said(mixture_folder, tmp_path, monkeypatch):
+    from safetensors import SafetensorError
+
+    from ladder.checkpoints.writer import DestinationError
+
+    def full(*_, **__):
+        raise SafetensorError("Error while serializing: I/O error: No space left (os error 28)")
+
+    kind = type(load(mixture_folder))
+    monkeypatch.setattr(kind, "from_pretrained", full)
+    with pytest.raises(DestinationError, match="has no room for the tensors that"):
+        command.load_offloaded(kind, mixture_folder, torch.float32, {}, tmp_path / "room")
 
 
 @pytest.mark.skipif(not hasattr(os, "posix_fallocate"), reason="no posix_fallocate")

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from ladder.checkpoints.export import to_compressed_tensors, to_gguf, to_gptq, to_mlx
+from ladder.checkpoints.export.alike import is_apart
 from ladder.checkpoints.export.units import Decoded, Unit, is_of, read_units
 from ladder.checkpoints.folder import QUANT_METHOD, StoredConfig, without_ladder
 from ladder.checkpoints.header import DTYPE_NAMES
@@ -98,7 +99,7 @@ def export(
     writer = FORMATS.get(format, to_gguf)
     folder, destination = Path(src), Path(os.path.abspath(dst))
     if like is not None:
-        to_gguf.check_file(destination, Path(like), force=force)
+        to_gguf.check_file(folder, destination, Path(like), force=force)
     else:
         check_apart(folder, destination)
         check_destination(destination, force=force)
@@ -109,21 +110,30 @@ def export(
     entries = entries_of("dense", dense)
     units, decoded = read_units(folder, shards, stored, entries, embeddings=writer.EMBEDDINGS)
     check_entries("dense", entries, (each.source for each in (*units, *decoded)))
+    if like is not None:
+        units = [unit for unit in units if not is_apart(config, unit.source)]
+        decoded = [each for each in decoded if not is_apart(config, each.source)]
     if not units:
         raise CheckpointError(f"{folder}: no packed layer is left to export")
     for unit in units:
         if why := writer.objection(unit):
+            hint = ". dense (--dense) names modules to decode" if unit.expert is None else ""
             raise Unsupported(
-                f"{unit.source}: {format} cannot hold a weight of {unit.type}: {why}. dense "
-                "(--dense) names modules to decode"
+                f"{unit.source}: {format} cannot hold a weight of {unit.type}: {why}{hint}"
             )
     report = Report(
         str(folder), str(dst), QUANT_METHOD, modules=len(units), bytes_before=shards.nbytes
     )
     report.notes += _notes(units, decoded, writer)
+    if like is not None and (apart := sum(is_apart(config, name) for name in shards.home)):
+        report.notes.append(
+            f"{apart} tensors are left out, which a file of the language model has not"
+        )
     if like is not None:
         dtype = _dtype(config)
-        to_gguf.write_gguf(shards, units, decoded, destination, Path(like), dtype, report, progress)
+        to_gguf.write_gguf(
+            shards, units, decoded, destination, Path(like), config, dtype, report, progress
+        )
         report.seconds = time.perf_counter() - start
         return report
     left = {*stored.modules_to_not_convert, *(each.name for each in decoded if each.is_linear)}

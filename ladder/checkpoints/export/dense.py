@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -57,6 +57,12 @@ class Dense:
         number = entry.format if entry.format in FLOATS else _NUMBERS[dtype]
         return cls(name, entry.shape, 0 if len(entry.shape) == 1 else number, source)
 
+    @classmethod
+    def added(cls, name: str, shards: ShardSet, source: str | Decoded, dtype: torch.dtype) -> Dense:
+        """A matrix of the folder that the template has not, in ``dtype``."""
+        shape = shards.entry(source).shape if isinstance(source, str) else source.shape
+        return cls(name, shape, _NUMBERS[dtype], source)
+
     def read(self, shards: ShardSet, found: GgufModel) -> Tensor:
         """Raises CheckpointError where the folder has another shape, Unsupported where it is not
         known how llama.cpp has it."""
@@ -72,7 +78,7 @@ class Dense:
         """What the converter makes of ``values``: the rows of q and k in another order, 1 more in
         norms of Gemma."""
         of_file = torch.zeros(self.shape)
-        plain = found.is_untouched(self.name)
+        plain = self.name not in found.file.entries or found.is_untouched(self.name)
         zero = of_file if plain else found.dense(self.name, of_file)
         if zero.shape != values.shape:
             raise CheckpointError(
@@ -102,17 +108,15 @@ def dense_of(
     shards: ShardSet,
     packed: Collection[str],
     decoded: Sequence[Decoded],
-    rename: Callable[[str], str],
 ) -> dict[str, str | Decoded]:
-    """By parameters of the model, dense tensors of the folder and modules that are decoded.
+    """By their names, dense tensors of the folder and modules that are decoded.
 
     Args:
         packed: modules whose tensors are no such, but for biases.
-        rename: the name in the model of a name in the files.
     """
     floats = {DTYPE_NAMES[dtype] for dtype in FLOATS.values()}
     names = (name for name in shards.home if not is_of(name, packed))
     found: dict[str, str | Decoded] = {
-        rename(name): name for name in names if shards.entry(name).dtype in floats
+        name: name for name in names if shards.entry(name).dtype in floats
     }
-    return found | {rename(f"{each.source}.weight"): each for each in decoded}
+    return found | {f"{each.source}.weight": each for each in decoded}

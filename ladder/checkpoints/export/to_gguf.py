@@ -7,8 +7,7 @@ from __future__ import annotations
 import math
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ladder.checkpoints.disk_room import scratch
+from ladder.checkpoints.export.alike import check_alike, is_apart, text_name
 from ladder.checkpoints.export.dense import Dense, dense_of
 from ladder.checkpoints.export.units import Decoded, Unit
 from ladder.checkpoints.gguf.blocks import BLOCKS
@@ -30,7 +31,7 @@ from ladder.checkpoints.gguf.rope import FACTOR_TENSORS
 from ladder.checkpoints.model import renamer
 from ladder.checkpoints.report import Report
 from ladder.checkpoints.shards import ShardSet
-from ladder.checkpoints.writer import DestinationError, is_one_of, require_space, writing
+from ladder.checkpoints.writer import is_one_of, require_space, writing
 from ladder.errors import CheckpointError, InvalidArgument, Unsupported
 from ladder.nn.dense_experts import STACKS
 from ladder.nn.report import Progress
@@ -45,6 +46,8 @@ _FILE_TYPE, _VERSION = "general.file_type", "general.quantization_version"
 _SPLIT = SPLIT_COUNT.partition(".")[0] + "."
 _ALIGNMENT = "general.alignment"
 _HEAD = "output.weight"
+#: What old files of models have beside parameters.
+_BUFFERS = "rotary_emb.inv_freq"
 _AT_ONCE = 4 << 20  #: elements
 #: Packed embeddings stay packed.
 EMBEDDINGS = True
@@ -79,12 +82,16 @@ class _Blocks:
 _Planned = _Blocks | Dense
 
 
-def check_file(destination: Path, like: Path, *, force: bool) -> None:
-    """Raise InvalidArgument unless a file ``destination`` may be written."""
+def check_file(folder: Path, destination: Path, like: Path, *, force: bool) -> None:
+    """Raise InvalidArgument unless a file ``destination`` may be written of ``folder``."""
+    if destination.is_symlink():
+        raise InvalidArgument(f"{destination} is a link: name the file that is to be written")
     if destination.is_dir():
         raise InvalidArgument(f"{destination} is a folder: name the file to write")
-    if os.path.lexists(destination) and not force:
+    if destination.exists() and not force:
         raise InvalidArgument(f"{destination} exists; pass force (--force) to replace it")
+    if is_one_of(folder, destination.resolve().parents):
+        raise InvalidArgument(f"{destination} must not lie in {folder}, which is read")
     if is_one_of(destination, (like,)):
         raise InvalidArgument(f"{destination} is the file that is read (--like)")
 
@@ -95,6 +102,7 @@ def write_gguf(
     decoded: Sequence[Decoded],
     destination: Path,
     like: Path,
+    config: Mapping[str, Any],
     dtype: torch.dtype,
     report: Report,
     progress: Progress | None,
@@ -102,6 +110,7 @@ def write_gguf(
     """Write ``destination``, and into ``report`` what it has become.
 
     Args:
+        config: of the folder.
         dtype: of matrices that are dense, and that ``like`` has quantised.
     Raises:
         Unsupported: a weight that no format holds; a model that transformers does not know in GGUF
@@ -110,32 +119,42 @@ def write_gguf(
         DestinationError: ``destination`` cannot be written.
     """
     template = read_model(like)
+    if is_one_of(destination, template.parts):
+        raise InvalidArgument(f"{destination} is a part of the file that is read (--like)")
     found = open_model(template)
-    planned = _plan(found, shards, units, decoded, dtype)
+    check_alike(found, config)
+    planned = _plan(found, shards, units, decoded, config, dtype)
     roundings: dict[str, Rounding] = {}
     used = Counter(each.form.name for each in planned if isinstance(each, _Blocks))
-    with _new_file(destination) as temporary:
+    with scratch(destination) as folder:
+        temporary = folder / destination.name
         writer = _writer(template, temporary, used.most_common(1)[0][0])
         for each in planned:
             shape, nbytes = each.bytes_shape, math.prod(each.bytes_shape)
             kind: Any = np.dtype(np.uint8)
             writer.add_tensor_info(each.name, shape, kind, nbytes, _format(each.number))
             report.bytes_after += nbytes
-        require_space(temporary.parent, report.bytes_after)
-        writer.write_header_to_file()
-        writer.write_kv_data_to_file()
-        writer.write_ti_data_to_file()
+        require_space(folder, report.bytes_after)
+        with writing(destination):
+            writer.write_header_to_file()
+            writer.write_kv_data_to_file()
+            writer.write_ti_data_to_file()
         done = 0
         for each in planned:
             if isinstance(each, Dense):
                 data = each.read(shards, found)
             else:
                 data = _read(each, shards, template, roundings)
-            writer.write_tensor_data(data.contiguous().view(torch.uint8).numpy())
+            with writing(destination):
+                writer.write_tensor_data(data.contiguous().view(torch.uint8).numpy())
             done += data.numel() * data.itemsize
             if progress is not None:
                 progress(each.name, done, report.bytes_after)
-        writer.close()
+        with writing(destination):
+            writer.close()
+            with temporary.open("rb") as file:
+                os.fsync(file.fileno())
+            temporary.rename(destination)
     report.shards = 1
     report.tensors_carried = sum(isinstance(each, Dense) for each in planned)
     for each in planned:
@@ -162,17 +181,23 @@ def _plan(
     shards: ShardSet,
     units: Sequence[Unit],
     decoded: Sequence[Decoded],
+    config: Mapping[str, Any],
     dtype: torch.dtype,
 ) -> list[_Planned]:
     """The tensors of the file, in the order of the template."""
-    rename, _ = renamer(found.model)
+    by_model, _ = renamer(found.model)
+
+    def rename(name: str) -> str:
+        return by_model(text_name(name))
+
     of_module: dict[str, list[Unit]] = {}
     for unit in units:
         module = rename(f"{unit.source}.weight").removesuffix(".weight")
         of_module.setdefault(module, []).append(unit)
     packed = {each.source for each in (*units, *decoded)}
-    dense = dense_of(shards, packed, decoded, rename)
-    left = set(of_module)
+    every = dense_of(shards, packed, decoded)
+    dense = {rename(name): each for name, each in every.items() if not is_apart(config, name)}
+    left, unused = set(of_module), set(dense)
     planned: list[_Planned] = []
     for name, entry in found.file.entries.items():
         if name in FACTOR_TENSORS:
@@ -190,17 +215,30 @@ def _plan(
             left.discard(module)
         elif target in dense:
             planned.append(Dense.planned(found, name, dense[target], dtype))
+            unused.discard(target)
+        elif EXPERT_TENSORS.get(role) == part:
+            raise Unsupported(
+                f"{found.file.path}: {name} is {target} of the model, which the folder has not as "
+                "packed experts: dense ones are not written"
+            )
         else:
             raise CheckpointError(
                 f"{found.file.path}: {name} is {target} of the model, which the folder has not: it "
                 "is a file of another model"
             )
-    if (head := _head_of(found, of_module)) and _HEAD not in found.file.entries and head in left:
+    head, is_tied = _head_of(found), config.get("tie_word_embeddings", True)
+    if _HEAD not in found.file.entries and head in left:
         (unit,) = of_module[head]
         planned.append(_blocks(found, _HEAD, [unit], (unit.n, unit.k)))
         left.discard(head)
+    elif _HEAD not in found.file.entries and f"{head}.weight" in unused and not is_tied:
+        planned.append(Dense.added(_HEAD, shards, dense[f"{head}.weight"], dtype))
+    unused.discard(f"{head}.weight")
+    left |= {name for name in unused if not name.endswith(_BUFFERS)}
     if left:
-        raise CheckpointError(f"{found.file.path}: has no tensor for {sorted(left)[0]}")
+        raise CheckpointError(
+            f"{found.file.path}: has no tensor for {min(left)}: it is a file of another model"
+        )
     return planned
 
 
@@ -214,11 +252,10 @@ def _of_role(
     return [unit for unit in every if unit.first] if role.startswith("ffn_up_exps") else every
 
 
-def _head_of(found: GgufModel, of_module: Mapping[str, list[Unit]]) -> str:
-    """The name of the output embedding that is packed; "" where none is."""
+def _head_of(found: GgufModel) -> str:
+    """The name of the output embedding."""
     head = found.model.get_output_embeddings()
-    names = (name for name, module in found.model.named_modules() if module is head)
-    return next((name for name in names if name in of_module), "")
+    return next(name for name, module in found.model.named_modules() if module is head)
 
 
 def _blocks(found: GgufModel, name: str, units: Sequence[Unit], shape: tuple[int, ...]) -> _Blocks:
@@ -253,8 +290,12 @@ def _read(
             rows.append(blocks_of(part, planned.form))
             try:
                 back = unpack(template, planned.name, BLOCKS[planned.number], rows[-1])
-            except CheckpointError as error:
-                raise Unsupported(f"{unit.source}: float16 does not hold it: {error}") from None
+            except CheckpointError:
+                most = part.dequantize().abs().max().item()
+                raise Unsupported(
+                    f"{unit.source}: has values up to {most:.3g}, of which a scale or a minimum is "
+                    f"beyond float16 (65504), as {planned.form.name} has them"
+                ) from None
             rounding.add(back, part)
     every = torch.cat(rows) if len(rows) > 1 else rows[0]
     if planned.order is not None:
@@ -273,38 +314,18 @@ def _writer(template: GgufFile, path: Path, usual: str) -> Any:
     for field in gguf.GGUFReader(template.path).fields.values():
         name, kind = field.name, field.types[0]
         own = name in ("general.architecture", _FILE_TYPE, _VERSION)
-        if own or name.startswith((_SPLIT, "GGUF.")):
+        if own or name.startswith((_SPLIT, "GGUF.", "quantize.")):
             continue
         if name == _ALIGNMENT:
             writer.add_custom_alignment(int(field.contents()))
             continue
         of = field.types[-1] if kind == kinds.ARRAY else None
+        if of is not None and not field.contents():
+            continue  # which gguf cannot write
         writer.add_key_value(name, field.contents(), kind, sub_type=of)
     writer.add_file_type(_FILE_TYPES.get(usual, 1024))
     writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
     return writer
-
-
-@contextmanager
-def _new_file(destination: Path) -> Iterator[Path]:
-    """A file that takes the name ``destination`` if all goes well, and is removed else."""
-    parent = destination.parent
-    temporary = parent / f".{destination.name}.partial-{os.getpid()}"
-    with writing(destination):
-        parent.mkdir(parents=True, exist_ok=True)
-    try:
-        try:
-            yield temporary
-            with temporary.open("rb") as file:
-                os.fsync(file.fileno())
-            temporary.rename(destination)
-        except DestinationError:
-            raise
-        except OSError as error:
-            raise DestinationError(f"{destination}: cannot be written: {error.strerror}") from error
-    finally:
-        with suppress(OSError):
-            temporary.unlink()
 
 
 def notes(units: Sequence[Unit]) -> list[str]:

@@ -113,8 +113,10 @@ def _check_alone(
 ) -> None:
     """Raise InvalidArgument unless each block of ``order`` can be forgotten once the next has what
     it works on."""
-    if recorded.forms is None or recorded.count < len(order):
+    if recorded.count < len(order):
         raise needs_memory("its blocks do not run alone, each on what the one before gave")
+    if recorded.forms is None:
+        raise needs_memory("its blocks give more tensors than what the next one works on")
     for call, each in zip(calls, recorded.calls, strict=True):
         if rest and each is not None and each.before is not None:
             if reads_the_middle(model, rest, call, order, recorded.forms, each.before):

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+from collections import UserDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from copy import copy
 from typing import Any
 
 import torch
@@ -20,8 +22,11 @@ def mapped(value: Any, change: Callable[[Any], Any]) -> Any:
     """A copy of nested tuples, lists and dictionaries, what is in them changed."""
     if type(value) in (tuple, list):
         return type(value)(mapped(each, change) for each in value)
-    if type(value) is dict:
-        return {key: mapped(each, change) for key, each in value.items()}
+    if isinstance(value, UserDict) or type(value) is dict:
+        made = copy(value)
+        for key, each in value.items():
+            made[key] = mapped(each, change)
+        return made
     return change(value)
 
 

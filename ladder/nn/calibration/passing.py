@@ -114,5 +114,5 @@ def reads_the_middle(
             call(model)
         return [each.x for of_layer in seen.given.values() for each in of_layer]
 
-    pairs = zip(inputs(end), inputs(torch.zeros_like(end)), strict=True)
-    return not all(one.shape == other.shape and torch.equal(one, other) for one, other in pairs)
+    of_end, of_zeros = inputs(end), inputs(torch.zeros_like(end))
+    return len(of_end) != len(of_zeros) or not all(map(torch.equal, of_end, of_zeros))

@@ -74,6 +74,7 @@ def record(
         first = not known and not any(recorded)
         made = recording.of(call, through=first)
         recorded.append(made)
+        count = 1 if recording.skips else count
         if made is None:
             continue
         count = min(count, len(made.arguments))
@@ -81,7 +82,8 @@ def record(
             count = min(count, _independent(model, blocks[:count], call, made))
             if count == len(blocks):
                 forms = recording.forms()
-    return Recorded(count if any(recorded) else 1, recorded, forms)
+    count = count if any(recorded) else 1
+    return Recorded(count, recorded, forms if count == len(blocks) else None)
 
 
 def _independent(
@@ -126,6 +128,7 @@ class _Recording:
         self._through = False
         self._forms: list[Any] = []
         self._works_on: Tensor | None = None  # the block that runs now
+        self.skips = False  #: whether a later block runs, and the first does not
         self._made = BlockCalls([])
         self._given: Tensor | None = None  # by the block before
         self._version = 0
@@ -162,6 +165,7 @@ class _Recording:
         if module is not self._blocks[step]:
             if step:  # in another order than that of the first call
                 raise Stop
+            self.skips = True
             return
         if any("past_key_value" in name and value is not None for name, value in kwargs.items()):
             raise InvalidArgument(
@@ -197,7 +201,8 @@ class _Recording:
             raise Stop
 
     def _passed(self, _: int) -> Tensor:
-        assert self._works_on is not None
+        if self._works_on is None:  # a block that comes later, in a call that skips the first
+            raise Stop
         return self._works_on.clone()  # which is not what other arguments may be
 
     def _copy(self, tensor: Tensor) -> Tensor:
