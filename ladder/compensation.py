@@ -23,11 +23,16 @@ from ladder.weight import Weight
 
 #: Added to the diagonal of the Hessian, of its mean; ten times as much where that does not do.
 _DAMPING = 0.01
+#: Added to it as well, of each number there: inputs that go together in the calibration data do so
+#: a little less in what a model is given later. A part of the mean would, where a few inputs are
+#: large, leave nothing of how the others go together.
+_DOUBT = 0.3
 #: With more nothing would be left of it.
 _MOST_DAMPING = 1e3
 #: What the regression that undoes changes of inputs adds to the diagonal, of each number there, so
-#: that scales of inputs do not matter. It was chosen on one small model, by its perplexity.
-_RIDGE = 0.3
+#: that scales of inputs do not matter. Both were chosen on one small model, by how far its
+#: predictions move for texts like the data and unlike them (benchmarks/results/type_quality.md).
+_RIDGE = 1.0
 #: Columns between two updates of all later ones.
 _COLUMNS = 128
 
@@ -224,7 +229,7 @@ def _factor(hessian: Tensor) -> Tensor:
     hessian, diagonal = hessian / largest, diagonal / largest
     mean = diagonal.mean()
     # An input that is always zero tells nothing of others, and costs nothing.
-    diagonal = torch.where(diagonal == 0, mean, diagonal)
+    diagonal = torch.where(diagonal == 0, mean, diagonal * (1 + _DOUBT))
     damping = _DAMPING
     while damping <= _MOST_DAMPING:
         damped = hessian.clone()

@@ -69,7 +69,8 @@ def by_the_book(source, nearest, hessian):
     for each. In float64, of a type of integers with float32 scales."""
     scales = nearest.scales.double().repeat_interleave(nearest.type.columns, 1)
     left, codes = source.double().clone(), torch.zeros(source.shape, dtype=torch.uint8)
-    damped = hessian.double() + 0.01 * hessian.double().diagonal().mean() * torch.eye(K)
+    diagonal = hessian.double().diagonal()
+    damped = hessian.double() + (0.3 * diagonal + 0.01 * diagonal.mean()).diag()
     columns = hessian.diagonal().argsort(descending=True).tolist()
     while columns:
         inverse = torch.linalg.inv(damped[columns][:, columns])
@@ -176,7 +177,7 @@ def test_a_weight_is_corrected_for_what_its_inputs_have_become(parts):
 
     assert off(found).square().sum() < 0.8 * off(weight).square().sum()
     # Of all weights it is that of the least |off|^2 + ridge |change|^2, whose slope is zero there.
-    slope = off(found).T @ x.double() + 0.3 * hessian[0].diagonal() * (found - weight)
+    slope = off(found).T @ x.double() + hessian[0].diagonal() * (found - weight)
     assert slope.abs().max() < 1e-3 * (off(weight).T @ x.double()).abs().max()
     assert torch.allclose(corrected(weight, hessian, hessian), weight, atol=1e-6)
     assert torch.equal(corrected(weight, 0 * hessian, 0 * cross), weight)
