@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Weights as blocks of GGUF files: the other way of :mod:`ladder.checkpoints.gguf.blocks`."""
+"""Weights as blocks of GGUF files: which format holds a type, and what its blocks are to hold."""
 
 from __future__ import annotations
 
@@ -10,135 +10,12 @@ import torch
 from torch import Tensor
 
 from ladder import ops
+from ladder.checkpoints.gguf import writers
 from ladder.checkpoints.gguf.block import TABLES
 from ladder.checkpoints.gguf.blocks import BLOCKS
 from ladder.errors import Unsupported
 from ladder.types import TType, element
 from ladder.weight import Weight
-
-#: Elements that blocks of 256 are read in: halves of four runs of 32.
-_HALVES = (2, 4, 32)
-
-
-@dataclass(frozen=True)
-class _Content:
-    """What B blocks are to hold, E elements each.
-
-    Attributes:
-        codes: uint8 [B, E], as the format has them.
-        scale: float16 [B, 1], or bytes.
-        other: float16 [B, 1]: what is added to all elements, or the scale of the minima.
-        scales: uint8 [B, G] of groups, in blocks of 256.
-    """
-
-    codes: Tensor
-    scale: Tensor
-    other: Tensor | None = None
-    scales: Tensor | None = None
-
-
-def _bytes(*parts: Tensor) -> Tensor:
-    """Parts of blocks side by side, [B, bytes]."""
-    return torch.cat([part.contiguous().view(torch.uint8) for part in parts], 1)
-
-
-def _unruns(values: Tensor, bits: int) -> Tensor:
-    """[..., 8 / bits, W] -> [..., W] bytes: run j has bits [j bits, (j + 1) bits) of each."""
-    found = torch.zeros_like(values[..., 0, :])
-    for run in range(8 // bits):
-        found |= values[..., run, :] << (run * bits)
-    return found
-
-
-def _nibbles(codes: Tensor) -> Tensor:
-    """[..., 2 W] -> [..., W] bytes: the first half in the low bits."""
-    return _unruns(codes.unflatten(-1, (2, -1)), 4)
-
-
-def _bits(codes: Tensor, which: int) -> Tensor:
-    """[B, 32] -> [B, 4] bytes: one bit of each code, the first lowest."""
-    return _unruns((codes >> which & 1).unflatten(-1, (4, 8)).transpose(-1, -2), 1)
-
-
-def _two_bits(codes: Tensor) -> Tensor:
-    """[B, 256] -> [B, 64] bytes."""
-    return _unruns(codes.unflatten(-1, _HALVES), 2).flatten(1)
-
-
-def _scale_and_nibbles(given: _Content) -> Tensor:
-    return _bytes(given.scale, _nibbles(given.codes))
-
-
-def _two_and_nibbles(given: _Content) -> Tensor:
-    assert given.other is not None
-    return _bytes(given.scale, given.other, _nibbles(given.codes))
-
-
-def _q5_0(given: _Content) -> Tensor:
-    codes = given.codes
-    return _bytes(given.scale, _bits(codes, 4), _nibbles(codes & 15))
-
-
-def _q5_1(given: _Content) -> Tensor:
-    codes = given.codes
-    assert given.other is not None
-    return _bytes(given.scale, given.other, _bits(codes, 4), _nibbles(codes & 15))
-
-
-def _q8_0(given: _Content) -> Tensor:
-    return _bytes(given.scale, given.codes)
-
-
-# Of blocks of 256 with minima: these are the middle code times the scale, so that they have the
-# group's own small number, and their common scale is the middle times that of the scales.
-
-
-def _q2_k(given: _Content) -> Tensor:
-    assert given.scales is not None and given.other is not None
-    both = given.scales | given.scales << 4
-    return _bytes(both, _two_bits(given.codes), given.scale, given.other)
-
-
-def _q3_k(given: _Content) -> Tensor:
-    assert given.scales is not None
-    third = _unruns((given.codes >> 2).unflatten(-1, (8, 32)), 1)
-    stored = given.scales + 32
-    high = _unruns((stored >> 4).unflatten(-1, (4, 4)), 2)
-    return _bytes(third, _two_bits(given.codes & 3), _nibbles(stored & 15), high, given.scale)
-
-
-def _six_bits(scales: Tensor) -> Tensor:
-    """[B, 8] -> [B, 12] bytes: eight scales, and the same as minima."""
-    first, second = scales.split(4, -1)
-    low = first | (second >> 4) << 6
-    return torch.cat((low, low, (second & 15) * 17), -1)
-
-
-def _q4_k(given: _Content) -> Tensor:
-    assert given.scales is not None and given.other is not None
-    codes = _nibbles(given.codes.unflatten(-1, (4, 64))).flatten(1)
-    return _bytes(given.scale, given.other, _six_bits(given.scales), codes)
-
-
-def _q5_k(given: _Content) -> Tensor:
-    assert given.scales is not None and given.other is not None
-    fifth = _unruns((given.codes >> 4).unflatten(-1, (8, 32)), 1)
-    codes = _nibbles((given.codes & 15).unflatten(-1, (4, 64))).flatten(1)
-    return _bytes(given.scale, given.other, _six_bits(given.scales), fifth, codes)
-
-
-def _q6_k(given: _Content) -> Tensor:
-    assert given.scales is not None
-    low = _unruns((given.codes & 15).unflatten(-1, (2, 2, 64)), 4).flatten(1)
-    return _bytes(low, _two_bits(given.codes >> 4), given.scales, given.scale)
-
-
-def _tq2_0(given: _Content) -> Tensor:
-    return _bytes(_two_bits(given.codes), given.scale)
-
-
-def _nvfp4(given: _Content) -> Tensor:
-    return _bytes(given.scale, _nibbles(given.codes.unflatten(-1, (4, 16))).flatten(1))
 
 
 @dataclass(frozen=True)
@@ -156,7 +33,7 @@ class Form:
     """
 
     number: int
-    write: Callable[[_Content], Tensor]
+    write: Callable[[writers.Content], Tensor]
     middle: int = 0
     group: int = 32
     minima: str = ""
@@ -176,22 +53,26 @@ class Form:
 
 
 #: Of integers around their middle, by bits of theirs.
-_SYMMETRIC = {4: Form(2, _scale_and_nibbles, 8), 5: Form(6, _q5_0, 16), 8: Form(8, _q8_0)}
+_SYMMETRIC = {
+    4: Form(2, writers.scale_and_nibbles, 8),
+    5: Form(6, writers.q5_0, 16),
+    8: Form(8, writers.q8_0),
+}
 #: Of unsigned integers with zero points.
 _WITH_MINIMA = {
-    4: Form(3, _two_and_nibbles, minima="free"), 5: Form(7, _q5_1, minima="free"),
+    4: Form(3, writers.two_and_nibbles, minima="free"), 5: Form(7, writers.q5_1, minima="free"),
 }  # fmt: skip
 #: Of integers around their middle whose scales are integers times one scale.
 _TWO_LEVELS = {
-    2: Form(10, _q2_k, 2, 16, "middle", 15),
-    3: Form(11, _q3_k, 4, 16, "", 31),
-    4: Form(12, _q4_k, 8, 32, "middle", 63),
-    5: Form(13, _q5_k, 16, 32, "middle", 63),
-    6: Form(14, _q6_k, 32, 16, "", 127),
+    2: Form(10, writers.q2_k, 2, 16, "middle", 15),
+    3: Form(11, writers.q3_k, 4, 16, "", 31),
+    4: Form(12, writers.q4_k, 8, 32, "middle", 63),
+    5: Form(13, writers.q5_k, 16, 32, "middle", 63),
+    6: Form(14, writers.q6_k, 32, 16, "", 127),
 }
-_TERNARY = Form(35, _tq2_0, 1, 256)
-_IQ4_NL = Form(20, _scale_and_nibbles)
-_MXFP4, _NVFP4 = Form(39, _scale_and_nibbles), Form(40, _nvfp4, group=16)
+_TERNARY = Form(35, writers.tq2_0, 1, 256)
+_IQ4_NL = Form(20, writers.scale_and_nibbles)
+_MXFP4, _NVFP4 = Form(39, writers.scale_and_nibbles), Form(40, writers.nvfp4, group=16)
 FORMS = (
     *_SYMMETRIC.values(), *_WITH_MINIMA.values(), *_TWO_LEVELS.values(), _TERNARY, _IQ4_NL, _MXFP4,
     _NVFP4,
@@ -255,7 +136,7 @@ def blocks_of(weight: Weight, form: Form) -> Tensor:
     blocks = len(codes)
     if form in (_MXFP4, _NVFP4):
         scale = weight.scales[:, of_group].reshape(blocks, -1)
-        return form.write(_Content(codes, scale)).reshape(form.shape(n, k))
+        return form.write(writers.Content(codes, scale)).reshape(form.shape(n, k))
     small = None
     if form.scales:
         small = weight.scales[:, of_group].reshape(blocks, -1)
@@ -267,7 +148,7 @@ def blocks_of(weight: Weight, form: Form) -> Tensor:
     other = scale * form.middle if form.minima == "middle" else None
     if form.minima == "free":
         other = _minima(weight)[:, of_group].half().reshape(blocks, 1)
-    return form.write(_Content(codes, scale, other, small)).reshape(form.shape(n, k))
+    return form.write(writers.Content(codes, scale, other, small)).reshape(form.shape(n, k))
 
 
 def _groups(ttype: TType, k: int, group: int, device: torch.device) -> Tensor:
