@@ -26,13 +26,12 @@ def calibration_of(
     """The model of ``folder``, dense and on ``device``, and windows of the text or token ids
     ``data``.
 
-    Args:
-        offload: a folder for weights that the files have in another form. The blocks of the model
-            are on disk then.
-
     On a GPU the model has the dtype of the folder, elsewhere float32; so do packed folders
     everywhere, whose values 16 bits would round.
 
+    Args:
+        offload: a folder for weights that the files have in another form. The blocks of the model
+            are on disk then.
     Raises:
         InvalidArgument: no such device, or no room there; no window of two tokens in ``data``;
             ``offload`` of a packed folder, or of a model without blocks.
@@ -43,7 +42,7 @@ def calibration_of(
 
     from ladder.checkpoints.calibrated import Calibration, check_no_pipeline
     from ladder.checkpoints.model import meta_model
-    from ladder.cli.offload import check_room, device_map_of, load_offloaded
+    from ladder.cli.offload import check_room, load_offloaded
     from ladder.errors import InvalidArgument
     from ladder.evaluate.measure import device_of
     from ladder.evaluate.perplexity import load_text, load_tokens, spread
@@ -71,19 +70,15 @@ def calibration_of(
     float32 = packed or torch.device(device).type == "cpu"
     own = getattr(config, "dtype", None)
     dtype = torch.float32 if float32 or not isinstance(own, torch.dtype) else own
-    places = None
-    if offload is None:
-        check_room(described, dtype.itemsize, device)
-    else:
-        places = device_map_of(described, device)
     most = getattr(config.get_text_config(), "max_position_embeddings", None) or _CHUNK
     length = min(_CHUNK, most) if chunk is None else chunk
     if data.suffix == ".npy":
         ids = load_tokens(data, chunk=length)
     else:
         ids = load_text(data, tokenizer_of(folder), chunk=length)
-    if places is None or offload is None:
+    if offload is None:
+        check_room(described, dtype.itemsize, device)
         model = dense(kind.from_pretrained(str(folder), dtype=dtype)).to(device)
     else:
-        model = load_offloaded(kind, folder, dtype, places, offload)
+        model = load_offloaded(described, folder, dtype, device, offload)
     return Calibration(model, spread(ids, windows))

@@ -194,8 +194,9 @@ def convert(
     of_layers = types_by_layer(layer_type or ())
     choices = types_of(types or ())
     loaded = None
-    given = {"--windows": windows, "--chunk": chunk, "--device": device}
-    given["--offload"] = offload or None
+    given = {
+        "--windows": windows, "--chunk": chunk, "--device": device, "--offload": offload or None,
+    }  # fmt: skip
     if calibration is None and (unused := [n for n, value in given.items() if value is not None]):
         raise InvalidArgument(f"{unused[0]} is for --calibration, which is not given")
     if calibration is not None:

@@ -44,11 +44,12 @@ def device_map_of(model: Any, device: str) -> dict[str, str]:
     return places
 
 
-def load_offloaded(kind: Any, folder: Path, dtype: Any, places: dict[str, str], room: Path) -> Any:
-    """The model of ``folder``, where ``places`` says. What the files have in another form is
-    written to the folder ``room``.
+def load_offloaded(described: Any, folder: Path, dtype: Any, device: str, room: Path) -> Any:
+    """The model of ``folder``, ``described`` on the meta device: its blocks on disk, all else on
+    ``device``. What the files have in another form is written to the folder ``room``.
 
     Raises:
+        InvalidArgument: the model has no blocks.
         DestinationError: there is no room for it.
         ImportError: accelerate is not installed.
     """
@@ -59,8 +60,11 @@ def load_offloaded(kind: Any, folder: Path, dtype: Any, places: dict[str, str], 
     if importlib.util.find_spec("accelerate") is None:
         raise ImportError(f"--offload needs accelerate: {install_command('transformers')}")
     try:
-        return kind.from_pretrained(
-            str(folder), dtype=dtype, device_map=places, offload_folder=str(room)
+        return type(described).from_pretrained(
+            str(folder),
+            dtype=dtype,
+            device_map=device_map_of(described, device),
+            offload_folder=str(room),
         )
     except (OSError, SafetensorError) as error:
         if getattr(error, "errno", None) == errno.ENOSPC or _FULL in str(error):

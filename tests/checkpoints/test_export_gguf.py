@@ -245,6 +245,7 @@ def test_other_architectures(kind, architecture, sizes, tmp_path):
         for name, tensor in wanted.items():
             atol = 2**-20 if "norm" in name else 0.0  # Gemma's, to which 1 is added
             assert torch.allclose(found[name], tensor, rtol=0, atol=atol), name
+    # Norms that were rounded, and experts whose products have another order, of logits of size 1.
     assert torch.allclose(
         logits(of_ladder(tmp_path / "again")), logits(of_ladder(tmp_path / "ladder")), atol=1e-4
     )
@@ -312,6 +313,16 @@ def test_no_number_of_the_folder_is_left_out(packed, tmp_path):
     check_model(out, tmp_path)
 
 
+def test_a_dense_head_of_its_own_is_added_where_the_template_ties_it(tmp_path):
+    """LLaMA's configuration does not say that it is not tied, which is its default."""
+    make("Llama", tie_word_embeddings=False).save_pretrained(tmp_path / "model")
+    convert(tmp_path / "model", tmp_path / "ladder", "uint4", group_size=32)
+    like = Writer(make("Llama", tie_word_embeddings=True)).write(tmp_path / "like.gguf")
+    export(tmp_path / "ladder", tmp_path / "out.gguf", "gguf", like=like)
+    assert read_file(tmp_path / "out.gguf").entries["output.weight"].format_name == "f32"
+    check_model(tmp_path / "out.gguf", tmp_path)
+
+
 def test_the_language_model_of_one_that_sees(tmp_path):
     """Gemma 3 of the hub: a GGUF file has the language model, another the tower."""
     from transformers import Gemma3Config, Gemma3ForCausalLM, Gemma3ForConditionalGeneration
@@ -337,7 +348,9 @@ def test_the_language_model_of_one_that_sees(tmp_path):
     found, wanted = values_of(tmp_path / "again"), ladder_values(tmp_path / "ladder")
     for name, tensor in found.items():
         other = wanted[name.replace("model.", "model.language_model.", 1)]
-        assert torch.allclose(tensor, other, rtol=0, atol=2**-20), name
+        assert torch.allclose(tensor, other, rtol=0, atol=2**-20), (
+            name
+        )  # norms, to which 1 is added
 
 
 def ladder_values(folder):

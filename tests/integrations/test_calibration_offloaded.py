@@ -210,10 +210,10 @@ def test_a_disk_that_has_no_room_for_merged_experts_is_said(mixture_folder, tmp_
     def full(*_, **__):
         raise SafetensorError("Error while serializing: I/O error: No space left (os error 28)")
 
-    kind = type(load(mixture_folder))
-    monkeypatch.setattr(kind, "from_pretrained", full)
+    described = meta_model(mixture_folder)
+    monkeypatch.setattr(type(described), "from_pretrained", full)
     with pytest.raises(DestinationError, match="has no room for the tensors that"):
-        command.load_offloaded(kind, mixture_folder, torch.float32, {}, tmp_path / "room")
+        command.load_offloaded(described, mixture_folder, torch.float32, "cpu", tmp_path / "room")
 
 
 @pytest.mark.skipif(not hasattr(os, "posix_fallocate"), reason="no posix_fallocate")

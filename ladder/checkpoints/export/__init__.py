@@ -62,12 +62,12 @@ def export(
     programs that do not know ladder.
 
     Codes, scales and zero points stay what they are, so that ``ladder repack`` of ``dst`` gives the
-    weights of ``src``; only the reciprocal of NVFP4's second scale is rounded, and the report says
-    so, and scales of "gguf", which are float16. Packed convolutions, embeddings but for MLX and
-    GGUF, and what ``dense`` names become dense, in the
-    dtype of the configuration, as a model loaded in that dtype has them. Stacks of experts become
-    single projections. Tensors are streamed, and ``dst`` appears when it is whole, as with
-    :func:`ladder.checkpoints.repack`.
+    weights of ``src``; only the reciprocal of NVFP4's second scale is rounded, and scales of
+    "gguf", which are float16, and the report says so. Packed convolutions, embeddings but for MLX
+    and GGUF, and what ``dense`` names become dense, in the dtype of the configuration, as a model
+    loaded in that dtype has them; in a GGUF file in the dtype of ``like``. Stacks of experts become
+    single projections, but in a GGUF file. Tensors are streamed, and ``dst`` appears when it is
+    whole, as with :func:`ladder.checkpoints.repack`.
 
     Args:
         format: "compressed-tensors" (integers of 1 to 8 bits, FP8, MXFP4, MXFP6, MXFP8, NVFP4),

@@ -35,15 +35,25 @@ def is_apart(config: Mapping[str, Any], name: str) -> bool:
     return "text_config" in config and not inside
 
 
-def check_alike(found: GgufModel, config: Mapping[str, Any]) -> None:
-    """Raise CheckpointError where the model of a file is another than that of ``config``, of a
-    folder, with both values."""
+def check_alike(found: GgufModel, config: Mapping[str, Any]) -> Any:
+    """The configuration of transformers that ``config``, of a folder, describes.
+
+    Raises:
+        CheckpointError: the model of the file is another, with both values; or transformers does
+            not know that of the folder.
+    """
     from transformers import AutoConfig
 
     fields = {name: value for name, value in config.items() if name != "quantization_config"}
     kind = str(fields.pop("model_type", ""))
-    folder = AutoConfig.for_model(kind, **fields).get_text_config()
-    file = found.config.get_text_config()
+    try:
+        whole = AutoConfig.for_model(kind, **fields)
+    except (ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(
+            f"config.json: transformers knows no model_type {kind!r} with these fields, and the "
+            f"file is of {found.config.model_type}"
+        ) from error
+    folder, file = whole.get_text_config(), found.config.get_text_config()
 
     def check(what: str, of_file: Any, of_folder: Any) -> None:
         if isinstance(of_file, (int, float)) and isinstance(of_folder, (int, float)):
@@ -62,6 +72,7 @@ def check_alike(found: GgufModel, config: Mapping[str, Any]) -> None:
             if hasattr(file, name) and hasattr(folder, name):
                 check(name, _number(file, name), _number(folder, name))
     check("rope_theta", _rope_theta(file), _rope_theta(folder))
+    return whole
 
 
 def _number(config: Any, name: str) -> Any:

@@ -49,8 +49,16 @@ def plan_tensors(
     decoded: Sequence[Decoded],
     config: Mapping[str, Any],
     dtype: torch.dtype,
+    *,
+    tied: bool,
 ) -> list[Blocks | Dense]:
-    """The tensors of the file, in the order of the template."""
+    """The tensors of the file, in the order of the template.
+
+    Args:
+        config: of the folder.
+        dtype: of matrices that are dense, and that the template has quantised, or not at all.
+        tied: whether the output embedding of the folder is the input embedding.
+    """
     by_model, _ = renamer(found.model)
 
     def rename(name: str) -> str:
@@ -92,12 +100,12 @@ def plan_tensors(
                 f"{found.file.path}: {name} is {target} of the model, which the folder has not: it "
                 "is a file of another model"
             )
-    head, is_tied = _head_of(found), config.get("tie_word_embeddings", True)
+    head = _head_of(found)
     if _HEAD not in found.file.entries and head in left:
         (unit,) = of_module[head]
         planned.append(_blocks(found, _HEAD, [unit], (unit.n, unit.k)))
         left.discard(head)
-    elif _HEAD not in found.file.entries and f"{head}.weight" in unused and not is_tied:
+    elif _HEAD not in found.file.entries and f"{head}.weight" in unused and not tied:
         planned.append(Dense.added(_HEAD, shards, dense[f"{head}.weight"], dtype))
     unused.discard(f"{head}.weight")
     left |= {name for name in unused if not name.endswith(_BUFFERS)}

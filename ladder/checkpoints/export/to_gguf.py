@@ -35,8 +35,8 @@ from ladder.nn.report import Progress
 
 #: Numbers of `general.file_type` (llama.cpp's LlamaFileType) of files that are mostly a format.
 _FILE_TYPES = {
-    "f32": 0, "f16": 1, "q4_0": 2, "q4_1": 3, "q8_0": 7, "q5_0": 8, "q5_1": 9, "q2_k": 10,
-    "q3_k": 11, "q4_k": 14, "q5_k": 16, "q6_k": 18, "iq4_nl": 25, "bf16": 32, "tq2_0": 37,
+    "q4_0": 2, "q4_1": 3, "q8_0": 7, "q5_0": 8, "q5_1": 9, "q2_k": 10,
+    "q3_k": 11, "q4_k": 14, "q5_k": 16, "q6_k": 18, "iq4_nl": 25, "tq2_0": 37,
     "mxfp4": 38, "nvfp4": 39,
 }  # fmt: skip
 _FILE_TYPE, _VERSION = "general.file_type", "general.quantization_version"
@@ -98,8 +98,8 @@ def write_gguf(
     if is_one_of(destination, template.parts):
         raise InvalidArgument(f"{destination} is a part of the file that is read (--like)")
     found = open_model(template)
-    check_alike(found, config)
-    planned = plan_tensors(found, shards, units, decoded, config, dtype)
+    tied = bool(check_alike(found, config).tie_word_embeddings)
+    planned = plan_tensors(found, shards, units, decoded, config, dtype, tied=tied)
     roundings: dict[str, Rounding] = {}
     used = Counter(each.form.name for each in planned if isinstance(each, Blocks))
     with scratch(destination) as folder:
@@ -202,7 +202,7 @@ def _writer(template: GgufFile, path: Path, usual: str) -> Any:
         if of is not None and not field.contents():
             continue  # which gguf cannot write
         writer.add_key_value(name, field.contents(), kind, sub_type=of)
-    writer.add_file_type(_FILE_TYPES.get(usual, 1024))
+    writer.add_file_type(_FILE_TYPES[usual])
     writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
     return writer
 

@@ -160,16 +160,14 @@ def _groups(ttype: TType, k: int, group: int, device: torch.device) -> Tensor:
 def _codes(weight: Weight, form: Form) -> Tensor:
     """[N, K] uint8: the codes as the format has them."""
     codes, ttype = weight.codes(), weight.type
-    own = {"signed_integer": 1 << ttype.bits - 1}.get(ttype.element.encoding, 0)
-    if ttype.zero == "midpoint":
-        own = 1 << ttype.bits - 1
+    middle = 1 << ttype.bits - 1
     if ttype.element.name == "ternary":
-        own = 1
-    elif ttype.element.encoding == "signed_integer":
-        codes = codes ^ own  # of two's complement, counted from the least
-    elif ttype.element.encoding != "unsigned_integer":
+        return codes + form.middle - 1
+    if ttype.element.encoding == "signed_integer":
+        codes = codes ^ middle  # of two's complement, counted from the least
+    elif ttype.zero != "midpoint":
         return codes
-    return codes + (form.middle - own) % 256 if own else codes
+    return codes + (form.middle - middle) % 256
 
 
 def _minima(weight: Weight) -> Tensor:
