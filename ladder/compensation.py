@@ -140,8 +140,8 @@ def _errors(rows: Tensor, parts: Tensor) -> Tensor:
 
 def _codes(source: Tensor, packed: Weight, parts: Tensor) -> Tensor:
     """[N, K] uint8."""
-    levels, code_of = (tensor.to(source.device) for tensor in _levels(packed.type))
-    every = (source, *_grid(packed, levels, code_of))
+    levels, code_of = (tensor.to(source.device) for tensor in levels_of(packed.type))
+    every = (source, *grid_of(packed, levels, code_of))
     made = []
     for part, each in enumerate(parts):
         rows, step, shift = (tensor.chunk(len(parts))[part] for tensor in every)
@@ -243,7 +243,7 @@ def _factor(hessian: Tensor) -> Tensor:
     raise InvalidArgument("hessian is no sum of x.T @ x: it has directions of negative squares")
 
 
-def _levels(ttype: TType) -> tuple[Tensor, Tensor]:
+def levels_of(ttype: TType) -> tuple[Tensor, Tensor]:
     """The finite values of a type's codes, each once and in order, and the least code of each."""
     values = ttype.element.values.to(torch.float32)
     order = values.sort(stable=True).indices
@@ -253,7 +253,7 @@ def _levels(ttype: TType) -> tuple[Tensor, Tensor]:
     return ordered[first], order[first].to(torch.uint8)
 
 
-def _grid(packed: Weight, levels: Tensor, code_of: Tensor) -> tuple[Tensor, Tensor]:
+def grid_of(packed: Weight, levels: Tensor, code_of: Tensor) -> tuple[Tensor, Tensor]:
     """[N, K] each: a code's value is ``level * step + shift``, whatever scales and zero points a
     type has."""
     least, most = torch.tensor(0), torch.tensor(len(levels) - 1)

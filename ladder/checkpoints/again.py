@@ -32,7 +32,7 @@ from ladder.checkpoints.writer import carried_files
 from ladder.errors import CheckpointError, Unsupported
 from ladder.nn.layer_types import LayerTypes
 from ladder.nn.linear import Linear
-from ladder.nn.report import Progress, calibrated_lines
+from ladder.nn.report import Progress
 from ladder.nn.select import Left, check_entries, covers
 from ladder.ops import activations
 from ladder.quantization import quantize, weights_of
@@ -181,7 +181,7 @@ def convert_again(
     moved, made = _Moved(), None
     if homes is not None:
         made = homes.calibrated(type_of, method, progress, destination)
-        report.notes += calibrated_lines(made.errors)
+        report.notes += made.said
         progress = None
     fill = partial(_fill, shards, chosen, type_of, method, report, moved, made, progress)
     report.shards, report.bytes_after = write_model(

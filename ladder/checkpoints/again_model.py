@@ -15,7 +15,7 @@ from ladder.errors import InvalidArgument
 from ladder.nn.dense_experts import DOWN, STACKS
 from ladder.nn.layer_types import LayerTypes
 from ladder.nn.mixed_precision.chosen import ChosenTypes
-from ladder.nn.report import OutputErrors, Progress
+from ladder.nn.report import Progress, calibrated_lines
 from ladder.types import TType
 from ladder.weight import Weight
 
@@ -25,10 +25,11 @@ PARAMETERS = {stack: parameter for parameter, stack in STACKS.items()}
 
 @dataclass(frozen=True)
 class Made:
-    """Weights by module of the folder, of stacks one for each expert; and the model's errors."""
+    """Weights by module of the folder, of stacks one for each expert; and what the model's errors
+    are like."""
 
     weights: dict[str, Sequence[Weight]]
-    errors: dict[str, OutputErrors]
+    said: list[str]
 
 
 @dataclass(frozen=True)
@@ -108,4 +109,4 @@ class Homes:
             name: made.stacks[home][parameter] if parameter else (made.weights[home],)
             for name, (home, parameter) in self.places.items()
         }
-        return Made(weights, made.errors)
+        return Made(weights, list(calibrated_lines(made.errors, made.blocks)))

@@ -64,10 +64,12 @@ class Calibration:
             run. Its weights become the quantised ones. Blocks that accelerate offloads (to disk, or
             to the host) stay as they are, and are in memory one at a time.
         batches: what it is called with, as :func:`ladder.convert` takes them.
+        train_blocks: as there.
     """
 
     model: nn.Module
     batches: object
+    train_blocks: int = 0
 
     def __post_init__(self) -> None:
         if not isinstance(self.model, nn.Module):
@@ -133,8 +135,9 @@ class Calibration:
         keep = DiskRoom(destination).keep if is_offloaded(self.model) else None
         give_own_weights(self.model, layers, heads(self.model))
         return calibrated(
-            self.model, layers, types, self.batches, method=method, progress=progress, keep=keep
-        )
+            self.model, layers, types, self.batches,
+            method=method, train_blocks=self.train_blocks, progress=progress, keep=keep,
+        )  # fmt: skip
 
     def _layers(self, wanted: Mapping[str, tuple[int, ...]]) -> Iterable[Layer]:
         modules = dict(self.model.named_modules(remove_duplicate=False))

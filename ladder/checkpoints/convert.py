@@ -247,7 +247,7 @@ def _convert(
     if how.calibration is not None:
         in_model = LayerTypes(types.usual, plan.types_in_model())
         made = how.calibration.run(plan.wanted(), in_model, how.method, how.progress, destination)
-        conversion.errors = made.errors
+        conversion.errors, conversion.blocks = made.errors, made.blocks
     merged = {
         name: (each, parameter)
         for each in plan.experts

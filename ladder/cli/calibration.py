@@ -22,6 +22,7 @@ def calibration_of(
     chunk: int | None,
     device: str | None,
     offload: Path | None = None,
+    train_blocks: int = 0,
 ) -> Calibration:
     """The model of ``folder``, dense and on ``device``, and windows of the text or token ids
     ``data``.
@@ -32,6 +33,7 @@ def calibration_of(
     Args:
         offload: a folder for weights that the files have in another form. The blocks of the model
             are on disk then.
+        train_blocks: as :func:`ladder.convert`.
     Raises:
         InvalidArgument: no such device, or no room there; no window of two tokens in ``data``;
             ``offload`` of a packed folder, or of a model without blocks.
@@ -52,6 +54,8 @@ def calibration_of(
     windows = _WINDOWS if windows is None else windows
     if windows < 1:
         raise InvalidArgument(f"--windows is {windows}, not positive")
+    if train_blocks < 0:
+        raise InvalidArgument(f"--train-blocks is {train_blocks}, not a number of steps")
     device = device_of(device or "auto")
     described: Any = meta_model(folder)
     kind: Any = type(described)
@@ -81,4 +85,4 @@ def calibration_of(
         model = dense(kind.from_pretrained(str(folder), dtype=dtype)).to(device)
     else:
         model = load_offloaded(described, folder, dtype, device, offload)
-    return Calibration(model, spread(ids, windows))
+    return Calibration(model, spread(ids, windows), train_blocks)

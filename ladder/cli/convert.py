@@ -132,6 +132,13 @@ def convert(
             help="--calibration: where the model runs: cpu, cuda, ... \\[default: a GPU if any]"
         ),
     ] = None,
+    train_blocks: Annotated[
+        int | None,
+        typer.Option(
+            help="--calibration: train the weights of each block for so many steps, which two and "
+            "three bits need most; 200 do much of what there is to do. \\[default: 0]"
+        ),
+    ] = None,
     offload: Annotated[
         bool,
         typer.Option(
@@ -168,6 +175,8 @@ def convert(
 
         ladder convert models/Llama out --type uint3 --calibration wikitext-2.txt
 
+        ladder convert models/Llama out --type uint2 --calibration wikitext-2.txt --train-blocks 200
+
         ladder convert models/Llama-70B out --calibration wikitext-2.txt --offload
 
         ladder convert models/Llama out --bits 3.5 --types uint2,uint3,uint4 --calibration text.txt
@@ -196,6 +205,7 @@ def convert(
     loaded = None
     given = {
         "--windows": windows, "--chunk": chunk, "--device": device, "--offload": offload or None,
+        "--train-blocks": train_blocks,
     }  # fmt: skip
     if calibration is None and (unused := [n for n, value in given.items() if value is not None]):
         raise InvalidArgument(f"{unused[0]} is for --calibration, which is not given")
@@ -214,7 +224,9 @@ def convert(
     with ExitStack() as stack:
         if calibration is not None:
             room = stack.enter_context(scratch(dst)) if offload else None
-            loaded = calibration_of(src, calibration, windows, chunk, device, room)
+            loaded = calibration_of(
+                src, calibration, windows, chunk, device, room, train_blocks or 0
+            )
         progress = stack.enter_context(progress_bar("convert", quiet=as_json))
         report = convert(
             src,

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from torch import Tensor, nn
 
-from ladder.errors import Unsupported
+from ladder.errors import InvalidArgument, Unsupported
 from ladder.nn.arguments import check_model
 from ladder.nn.calibration import Calibrated, calibrated
 from ladder.nn.conv import Conv2d
@@ -51,6 +51,7 @@ def convert(
     head: bool = False,
     embeddings: bool = False,
     calibration: object = None,
+    train_blocks: int = 0,
     progress: Progress | None = None,
 ) -> Conversion:
     """Replace the linear layers of ``model``, ``nn.Linear`` and transformers' Conv1D, by
@@ -92,6 +93,9 @@ def convert(
             given (:mod:`ladder.nn.calibration`): an iterable of tensors, tuples of arguments or
             mappings of arguments by name; of a tensor [B, ...] each row is a batch of its own.
             None: each weight has its nearest code.
+        train_blocks: with ``calibration``, for how many steps the weights of each block of the
+            model are trained to give what the dense block gives, which two and three bits need
+            most. 200 do much of what there is to do. 0: none.
         progress: called with (name, done, count) after each layer, experts after linear layers,
             then convolutions, then embeddings; with ``calibration`` in the order in which they run,
             without embeddings.
@@ -107,6 +111,8 @@ def convert(
         Unsupported: ``activation_type`` does not take a weight, naming its module, before anything
             is replaced.
     """
+    if train_blocks and calibration is None:
+        raise InvalidArgument("train_blocks needs calibration: what blocks are trained by")
     found = targets(
         model,
         weight_type,
@@ -124,8 +130,11 @@ def convert(
     if calibration is not None:
         copies = give_own_weights(model, every, found.heads)
         with_x = [layer for layer in every if not isinstance(layer.module, nn.Embedding)]
-        made = calibrated(model, with_x, chosen, calibration, method=method, progress=progress)
-        report.errors = made.errors
+        made = calibrated(
+            model, with_x, chosen, calibration,
+            method=method, train_blocks=train_blocks, progress=progress,
+        )  # fmt: skip
+        report.errors, report.blocks = made.errors, made.blocks
     for done, layer in enumerate(every, start=1):
         with weights_of(layer.name):
             packed = packed_layer(layer, chosen, method, activation_type, made)

@@ -42,6 +42,20 @@ class OutputErrors:
     few: int = 0
 
 
+@dataclass(frozen=True)
+class BlockError:
+    """How far the outputs of a block are from those in the dense model, the root mean square over
+    rows, of each as a part of its size.
+
+    Attributes:
+        calibrated: with the codes that training is compared with.
+        trained: with the weights that the block has.
+    """
+
+    calibrated: float
+    trained: float
+
+
 @dataclass(repr=False)
 class Conversion:
     """What was packed, what stays dense, and why. ``print`` and the prompt show it as text.
@@ -54,6 +68,7 @@ class Conversion:
         convolutions: how many of ``packed`` are such, not linear layers.
         embeddings: the same of input embeddings.
         errors: of calibrated layers, by name.
+        blocks: of blocks that were trained, by name.
         done: what was done to what is ``packed``, if something else: "prepared" for training.
     """
 
@@ -64,6 +79,7 @@ class Conversion:
     convolutions: int = 0
     embeddings: int = 0
     errors: dict[str, OutputErrors] = field(default_factory=dict)
+    blocks: dict[str, BlockError] = field(default_factory=dict)
     done: str = "packed"
 
     def add(self, name: str, ttype: TType | str, weights: int, experts: int = 0) -> None:
@@ -103,7 +119,7 @@ class Conversion:
         for reason, group in reasons.items():
             weights = sum(left.weights for left in group.values())
             lines.append(f"  {reason}: {_listed(group)} ({_count(weights)} weights)")
-        return lines + list(calibrated_lines(self.errors))
+        return lines + list(calibrated_lines(self.errors, self.blocks))
 
     def __str__(self) -> str:
         return "\n".join(self.lines())
@@ -132,7 +148,9 @@ class Conversion:
         )
 
 
-def calibrated_lines(errors: Mapping[str, OutputErrors]) -> Iterator[str]:
+def calibrated_lines(
+    errors: Mapping[str, OutputErrors], blocks: Mapping[str, BlockError]
+) -> Iterator[str]:
     """What rounding costs: the root mean square over layers, each by its own size."""
     seen = [each for each in errors.values() if each.size]
     if seen:
@@ -141,6 +159,13 @@ def calibrated_lines(errors: Mapping[str, OutputErrors]) -> Iterator[str]:
         yield (
             f"calibrated {len(seen)} layers: rounding moves their outputs by {now:.2%} of their "
             f"size, to the nearest codes by {nearest:.2%}"
+        )
+    if blocks:
+        last = list(blocks.values())[-1]
+        better = sum(each.trained < each.calibrated for each in blocks.values())
+        yield (
+            f"trained {len(blocks)} blocks, {better} of them to advantage: what the last gives is "
+            f"{last.trained:.2%} off, and would be {last.calibrated:.2%} by its calibrated codes"
         )
     if unseen := [name for name, each in errors.items() if each.unseen]:
         count = sum(errors[name].unseen for name in unseen)

@@ -12,6 +12,7 @@ from typing import Protocol
 
 from torch import Tensor, nn
 
+from ladder.nn.calibration.block_training import Run
 from ladder.nn.calibration.calls import Call
 from ladder.nn.calibration.hessians import (
     Hessians,
@@ -22,12 +23,12 @@ from ladder.nn.calibration.hessians import (
     Stop,
     captured,
     inputs_of,
+    parts_of,
 )
 from ladder.nn.calibration.offloading import is_offloaded, needs_memory, present
 from ladder.nn.calibration.order import block_of, blocks_of, order_of
 from ladder.nn.calibration.passing import Passed, first_of, reads_the_middle
 from ladder.nn.calibration.recording import BlockCalls, Recorded, record
-from ladder.nn.dense_experts import STACKS
 from ladder.nn.mixtures import FoundExperts
 from ladder.nn.select import is_linear
 
@@ -41,7 +42,25 @@ class Turn:
     hessians: list[Hessians]
 
 
-def in_turn(model: nn.Module, layers: Sequence[Layer], calls: Sequence[Call]) -> Iterator[Turn]:
+@dataclass
+class BlockDone:
+    """A block all of whose weights have been given, before the next one is looked at.
+
+    Attributes:
+        layers: those in it.
+        runs: calls of it.
+        kept: the weights of the dense model.
+    """
+
+    block: nn.Module
+    layers: Sequence[Layer]
+    runs: Sequence[Run]
+    kept: Kept
+
+
+def in_turn(
+    model: nn.Module, layers: Sequence[Layer], calls: Sequence[Call]
+) -> Iterator[Turn | BlockDone]:
     """The weights of ``layers``, those with the same inputs at a time, in the order in which they
     run, with what ``calls`` of ``model`` give them. Weights that have been given by then may be
     others: what comes next is what they make of their inputs, beside what the dense model makes.
@@ -91,6 +110,7 @@ def in_turn(model: nn.Module, layers: Sequence[Layer], calls: Sequence[Call]) ->
                 runs = [run for run in runs if run.of_now is not None]
                 if found[block]:
                     yield from _in_block(runs, found[block], kept)
+                    yield BlockDone(block, found[block], runs, kept)
                 if step + 1 < count or (offloaded and rest):
                     for run in runs:
                         run.step_on(kept)
@@ -124,13 +144,7 @@ def _check_alone(
             return
 
 
-class _Run(Protocol):
-    """One call of a block: as the model is now, and as it was."""
-
-    def now(self) -> object: ...
-
-    def before(self) -> object: ...
-
+class _Run(Run, Protocol):
     def is_of_tokens(self, x: Tensor) -> bool:
         """Whether x has a row for each that the block works on, or such sequences: what a router
         gives some tokens to has not, and then the dense model may give it others."""
@@ -200,7 +214,7 @@ def _in_block(runs: Sequence[_Run], layers: Sequence[Layer], kept: Kept) -> Iter
                 _add(run, counts, kept, sums)
         yield Turn(group.parts, [sums[leader] for leader in leaders])
     seen = {part.layer.name for group in groups for part in group.parts}
-    unseen = [part for layer in layers if layer.name not in seen for part in _parts(layer)]
+    unseen = [part for layer in layers if layer.name not in seen for part in parts_of([layer])]
     if unseen:
         yield Turn(unseen, [Hessians() for _ in unseen])
 
@@ -258,20 +272,16 @@ def _groups(runs: Sequence[_Run], layers: Sequence[Layer]) -> list[_Group]:
     for group in groups.values():
         names = {layer.name for layer in group}
         of_runs = [{n: c for n, c in count.items() if n in names} for count in counts]
-        firsts = [_parts(layer)[0] for layer in group]
-        seconds = [part for layer in group for part in _parts(layer)[1:]]
+        firsts = [parts_of([layer])[0] for layer in group]
+        seconds = [part for layer in group for part in parts_of([layer])[1:]]
         made += [_Group(parts, of_runs) for parts in (firsts, seconds) if parts]
     return made
-
-
-def _parts(layer: Layer) -> list[Part]:
-    return [Part(layer, stack) for stack in (STACKS if isinstance(layer, FoundExperts) else ("",))]
 
 
 def _at_once(
     model: nn.Module, layers: Sequence[Layer], calls: Sequence[Call], passed: Passed
 ) -> Iterator[Turn]:
-    sums = {part: Hessians() for layer in layers for part in _parts(layer)}
+    sums = {part: Hessians() for part in parts_of(layers)}
     for number, call in enumerate(calls):
         with passed.in_call(number), captured(layers) as now:
             call(model)
@@ -285,5 +295,5 @@ def _at_once(
         turns.setdefault(place if is_offloaded(place) else None, []).append(layer)
     for where, together in turns.items():
         with present(where) if where is not None else nullcontext():
-            parts = [part for layer in together for part in _parts(layer)]
+            parts = parts_of(together)
             yield Turn(parts, [sums[part] for part in parts])

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ladder.cuda.kernels import HALVES
-from ladder.nn.dense_experts import DOWN, GATE_UP, GATE_UP_BIAS
+from ladder.nn.dense_experts import DOWN, GATE_UP, GATE_UP_BIAS, STACKS
 from ladder.nn.mixtures import FoundExperts
 from ladder.nn.select import Found
 
@@ -31,6 +31,15 @@ class Part:
 
     layer: Layer
     stack: str = ""
+
+
+def parts_of(layers: Iterable[Layer]) -> list[Part]:
+    """Their weights, of experts both."""
+    return [
+        Part(layer, stack)
+        for layer in layers
+        for stack in (STACKS if isinstance(layer, FoundExperts) else ("",))
+    ]
 
 
 @dataclass(frozen=True)
