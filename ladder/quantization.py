@@ -22,6 +22,7 @@ from ladder.quantization_range import (
     check_unscaled,
     check_zeros,
 )
+from ladder.two_levels import on_grid
 from ladder.types import (
     FLOAT_DTYPES,
     TType,
@@ -68,7 +69,9 @@ def quantize(
     Args:
         weight: [N, K], any float dtype, finite.
         weight_type: an element name ("uint4", "nf4", "float6_e3m2", your own) completed by
-            ``group_size`` and ``symmetric``, a full spelling, or a block type ("mxfp4", "nvfp4").
+            ``group_size`` and ``symmetric``, a full spelling, a block type ("mxfp4", "nvfp4"), or a
+            k-quant of llama.cpp ("q4_k"): then both levels of its scales and minima are searched
+            together, whatever ``method`` says.
         group_size: elements along K that share a scale, 128 where not given; -1 for all of K (per
             channel). The last group may be shorter.
         symmetric: unsigned integers only: True fixes the zero point at 2**(bits - 1).
@@ -142,6 +145,9 @@ def _quantize(weight: Tensor, ttype: TType, search: bool) -> Weight:
     source = weight.detach().to(torch.float32).contiguous()
     if weight.dtype == torch.float64:
         check_float32(weight, source)
+    whose = "".join(f"{name}: " for name in _whose.get())
+    if ttype.grid is not None:
+        return on_grid(source, ttype, whose)
     if weight.is_cuda:
         _library.find_compiler()
     parts = _checked(torch.ops.ladder.quantize, source, str(ttype), search)
@@ -161,7 +167,6 @@ def _quantize(weight: Tensor, ttype: TType, search: bool) -> Weight:
     if ttype.scale is None:
         check_unscaled(source, packed)
     else:
-        whose = "".join(f"{name}: " for name in _whose.get())
         check_zeros(source, packed, whose)
         check_ends(source, packed)
         check_least(source, packed, whose)

@@ -17,13 +17,14 @@ import functools
 import json
 import operator
 from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 
 from ladder import _library  # noqa: F401  (registers torch.ops.ladder)
 from ladder.errors import InvalidArgument
+from ladder.grids import GRIDS, Grid
 
 _ops = torch.ops.ladder
 
@@ -106,6 +107,9 @@ class TType:
     ``rows`` x ``columns`` elements share a scale; 0 means the whole dimension, so (1, 128) is
     groups of 128 along K, (1, 0) one scale per output channel, (0, 0) one per tensor. A second
     scale is one for the tensor, or one for each row where ``scale2_of_rows``.
+
+    ``grid`` is for quantising alone: scales and zeros are chosen on that k-quant's. Weights are
+    stored, and types equal, whatever it is.
     """
 
     element: Element
@@ -116,6 +120,7 @@ class TType:
     scale2: str | None
     scale2_of_rows: bool
     spelling: str
+    grid: Grid | None = field(default=None, compare=False)
 
     def __str__(self) -> str:
         return self.spelling
@@ -156,7 +161,7 @@ class TType:
         return {name: meaning for name, meaning in found.items() if meaning is not None}
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _defined_type, (self.spelling, self.meanings)
+        return _defined_type, (self.spelling, self.meanings, self.grid)
 
     def with_zero(self, zero: str) -> TType:
         """The same with another meaning of zero points. Raises InvalidArgument where the element
@@ -235,10 +240,12 @@ def _defined_element(name: str, meaning: Mapping[str, Any] | None) -> Element:
     return element(name) if meaning is None else define(name, meaning)
 
 
-def _defined_type(spelling: str, meanings: Mapping[str, Mapping[str, Any]]) -> TType:
+def _defined_type(
+    spelling: str, meanings: Mapping[str, Mapping[str, Any]], grid: Grid | None = None
+) -> TType:
     for name, meaning in meanings.items():
         define(name, meaning)
-    return parse(spelling)
+    return parse(spelling if grid is None else grid.name)
 
 
 def _checked(op: Callable[..., Any], *arguments: Any) -> Any:
@@ -261,6 +268,8 @@ def element(name: str | Element) -> Element:
 
 @functools.cache
 def _parse(text: str) -> TType:
+    if (grid := GRIDS.get(text.lower())) is not None:
+        return replace(_parse(grid.spelling), grid=grid)
     info = json.loads(_checked(_ops.type_info, text))
     info["element"] = Element(**info["element"])
     return TType(**info)

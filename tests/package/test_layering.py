@@ -12,10 +12,12 @@ CORE = (
 PYTHON = (
     *(
         "errors",
+        "grids",
         "types",
         "ops",
         "weight",
         "compensation",
+        "two_levels",
         "quantization_range",
         "quantization",
         "cuda",

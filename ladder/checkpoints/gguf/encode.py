@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -13,7 +13,9 @@ from ladder import ops
 from ladder.checkpoints.gguf import writers
 from ladder.checkpoints.gguf.block import TABLES
 from ladder.checkpoints.gguf.blocks import BLOCKS
+from ladder.checkpoints.gguf.superblocks import grid_of, levels_of
 from ladder.errors import Unsupported
+from ladder.grids import COLUMNS, GRIDS, Grid
 from ladder.types import TType, element
 from ladder.weight import Weight
 
@@ -30,6 +32,7 @@ class Form:
         minima: whether blocks have a number beside the scale: "free" (added to all elements), or
             "middle" (``middle`` times the scale).
         scales: of blocks of 256, the largest number that stands for a group's scale; else 0.
+        grid: of k-quants, where scales and zeros that are floats lie on it.
     """
 
     number: int
@@ -38,6 +41,7 @@ class Form:
     group: int = 32
     minima: str = ""
     scales: int = 0
+    grid: Grid | None = None
 
     @property
     def name(self) -> str:
@@ -70,6 +74,11 @@ _TWO_LEVELS = {
     5: Form(13, writers.q5_k, 16, 32, "middle", 63),
     6: Form(14, writers.q6_k, 32, 16, "", 127),
 }
+#: Of the same formats, for floats that are such integers times one float16 in 256 columns.
+_ON_GRIDS = {
+    form.name: Form(form.number, form.write, form.middle, form.group, grid=GRIDS[form.name])
+    for form in _TWO_LEVELS.values()
+}
 _TERNARY = Form(35, writers.tq2_0, 1, 256)
 _IQ4_NL = Form(20, writers.scale_and_nibbles)
 _MXFP4, _NVFP4 = Form(39, writers.scale_and_nibbles), Form(40, writers.nvfp4, group=16)
@@ -83,6 +92,13 @@ _KNOWN = (
     "scales are floats for 32 columns or more, or integers of 4 to 7 bits beside a second scale; "
     "ternary, mxfp4, iq4_nl, and NVFP4 without a second scale"
 )
+
+
+def on_grid_of(ttype: TType, k: int) -> Form | None:
+    """The k-quant that holds the weights of a type in rows of ``k``, where their scales and zeros
+    lie on its grid (:func:`ladder.checkpoints.gguf.superblocks.levels_of`)."""
+    grid = grid_of(ttype)
+    return None if grid is None or k % COLUMNS else _ON_GRIDS[grid.name]
 
 
 def form_of(ttype: TType, k: int) -> Form:
@@ -131,6 +147,8 @@ def blocks_of(weight: Weight, form: Form) -> Tensor:
     and minima are rounded to float16, where the format has such; they may become infinite."""
     ttype, (n, k) = weight.type, weight.shape
     assert weight.scales is not None
+    if form.grid is not None:
+        return _superblocks(weight, form, form.grid)
     of_group = _groups(ttype, k, form.group, weight.scales.device)
     codes = _codes(weight, form).reshape(-1, form.elements)
     blocks = len(codes)
@@ -148,7 +166,20 @@ def blocks_of(weight: Weight, form: Form) -> Tensor:
     other = scale * form.middle if form.minima == "middle" else None
     if form.minima == "free":
         other = _minima(weight)[:, of_group].half().reshape(blocks, 1)
-    return form.write(writers.Content(codes, scale, other, small)).reshape(form.shape(n, k))
+    minima = small if form.minima == "middle" else None  # the group's scale stands for both
+    content = writers.Content(codes, scale, other, small, minima)
+    return form.write(content).reshape(form.shape(n, k))
+
+
+def _superblocks(weight: Weight, form: Form, grid: Grid) -> Tensor:
+    """As :func:`blocks_of`, of a weight on the grid: not a bit is lost."""
+    found = levels_of(weight, grid)
+    assert found is not None
+    (scales, minima), codes = found, weight.codes().reshape(-1, COLUMNS)
+    content = writers.Content(codes, scales.d, scales=scales.many)
+    if minima is not None:
+        content = replace(content, other=minima.d, minima=minima.many)
+    return form.write(content).reshape(form.shape(*weight.shape))
 
 
 def _groups(ttype: TType, k: int, group: int, device: torch.device) -> Tensor:

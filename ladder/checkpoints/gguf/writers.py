@@ -21,13 +21,15 @@ class Content:
         codes: uint8 [B, E], as the format has them.
         scale: float16 [B, 1], or bytes.
         other: float16 [B, 1]: what is added to all elements, or the scale of the minima.
-        scales: uint8 [B, G] of groups, in blocks of 256.
+        scales, minima: uint8 [B, G] of groups, in blocks of 256. Those of scales that may be
+            negative are two's complement.
     """
 
     codes: Tensor
     scale: Tensor
     other: Tensor | None = None
     scales: Tensor | None = None
+    minima: Tensor | None = None
 
 
 def _bytes(*parts: Tensor) -> Tensor:
@@ -82,13 +84,9 @@ def q8_0(given: Content) -> Tensor:
     return _bytes(given.scale, given.codes)
 
 
-# Of blocks of 256 with minima: these are the middle code times the scale, so that they have the
-# group's own small number, and their common scale is the middle times that of the scales.
-
-
 def q2_k(given: Content) -> Tensor:
-    assert given.scales is not None and given.other is not None
-    both = given.scales | given.scales << 4
+    assert given.scales is not None and given.minima is not None and given.other is not None
+    both = given.scales | given.minima << 4
     return _bytes(both, _two_bits(given.codes), given.scale, given.other)
 
 
@@ -100,24 +98,27 @@ def q3_k(given: Content) -> Tensor:
     return _bytes(third, _two_bits(given.codes & 3), _nibbles(stored & 15), high, given.scale)
 
 
-def _six_bits(scales: Tensor) -> Tensor:
-    """[B, 8] -> [B, 12] bytes: eight scales, and the same as minima."""
-    first, second = scales.split(4, -1)
-    low = first | (second >> 4) << 6
-    return torch.cat((low, low, (second & 15) * 17), -1)
+def _six_bits(scales: Tensor | None, minima: Tensor | None) -> Tensor:
+    """[B, 8] each -> [B, 12] bytes."""
+    assert scales is not None and minima is not None
+    (one, two), (three, four) = scales.split(4, -1), minima.split(4, -1)
+    first, second = one | (two >> 4) << 6, three | (four >> 4) << 6
+    return torch.cat((first, second, (two & 15) | (four & 15) << 4), -1)
 
 
 def q4_k(given: Content) -> Tensor:
-    assert given.scales is not None and given.other is not None
+    assert given.other is not None
     codes = _nibbles(given.codes.unflatten(-1, (4, 64))).flatten(1)
-    return _bytes(given.scale, given.other, _six_bits(given.scales), codes)
+    small = _six_bits(given.scales, given.minima)
+    return _bytes(given.scale, given.other, small, codes)
 
 
 def q5_k(given: Content) -> Tensor:
-    assert given.scales is not None and given.other is not None
+    assert given.other is not None
     fifth = _unruns((given.codes >> 4).unflatten(-1, (8, 32)), 1)
     codes = _nibbles((given.codes & 15).unflatten(-1, (4, 64))).flatten(1)
-    return _bytes(given.scale, given.other, _six_bits(given.scales), fifth, codes)
+    small = _six_bits(given.scales, given.minima)
+    return _bytes(given.scale, given.other, small, fifth, codes)
 
 
 def q6_k(given: Content) -> Tensor:

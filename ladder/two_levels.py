@@ -1,0 +1,294 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Scales and minima on the grid of a k-quant of llama.cpp, both levels chosen together.
+
+In a superblock the scale of a group is ``integer * d``, and what is subtracted ``integer * e``, with
+float16 d and e (:mod:`ladder.grids`). Each group's best scale and minimum are found first, whatever
+the grid. Then integers and (d, e) are chosen in turn: with codes as they are, the squared error of
+a group is a quadratic form of its scale and its minimum, so that every choice is a few numbers a
+group, and codes are rounded anew after each. Columns count alike: weighted by how large inputs are,
+calibrated codes were no better (benchmarks/results/type_quality.md).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+
+import torch
+from torch import Tensor
+
+from ladder import ops
+from ladder.errors import InvalidArgument
+from ladder.grids import COLUMNS, Grid
+from ladder.types import TType, parse
+from ladder.weight import Weight
+
+_log = logging.getLogger("ladder")
+
+#: Weights at once: what a core's cache holds, and what keeps a GPU busy.
+_AT_ONCE, _AT_ONCE_ON_GPUS = 1 << 18, 1 << 24
+_LARGEST_HALF = torch.finfo(torch.float16).max
+#: Of the range of a group's weights, what the first scales leave at either end; by bits.
+_RANGES = {2: (1.0, 0.8, 0.6), 4: (1.0, 0.9), 5: (1.0, 0.95)}
+#: Of types without minima the code, from the middle one, of the largest magnitude, by bits.
+_ENDS = {3: (4.3, 3.6, 2.9), 6: (32.3, 31.4, 30.0)}
+#: Codes rounded and scales found in turn, of each first scale.
+_TURNS = 3
+#: The integers of the largest scale of a superblock that are tried, as parts of the largest one.
+_LARGEST = (1.0, 0.85)
+#: Turns of both levels, and integers to either side of the nearest that are tried.
+_LEVEL_TURNS, _BESIDE = 3, 2
+#: Passes in which codes are rounded for each pair of neighbouring integers.
+_PASSES = 2
+
+
+def check_superblocks(ttype: TType, k: int) -> None:
+    """Raise InvalidArgument for a grid whose superblocks do not divide ``k`` columns."""
+    if ttype.grid is not None and k % COLUMNS:
+        raise InvalidArgument(
+            f"{ttype.grid.name} has superblocks of {COLUMNS} columns, which do not divide K, {k}: "
+            f'"{ttype}" has no such'
+        )
+
+
+def on_grid(source: Tensor, ttype: TType, whose: str = "") -> Weight:
+    """Quantise to the nearest codes, with scales and zeros on the grid of ``ttype``.
+
+    Args:
+        source: [N, K] float32.
+        whose: the name of the module, for warnings.
+    Returns:
+        A weight whose type, of the same spelling, has no grid.
+    Raises:
+        InvalidArgument: K is no multiple of 256; a weight that is not finite, with its place, beyond
+            what the scales can reach, or so small that all of it would be zero.
+    """
+    grid, (n, k) = ttype.grid, source.shape
+    assert grid is not None
+    check_superblocks(ttype, k)
+    _check_finite(source)
+    blocks = source.view(-1, COLUMNS)
+    _check_reach(blocks, grid)
+    step = max(1, (_AT_ONCE_ON_GPUS if source.is_cuda else _AT_ONCE) // COLUMNS)
+    parts = [_Search(some, ttype, grid).parts() for some in blocks.split(step)]
+    codes, scales, zeros = (torch.cat(each) for each in zip(*parts, strict=True))
+    packed = Weight(
+        parse(str(ttype)),
+        (n, k),
+        ops.pack(codes.view(n, k), ttype.bits),
+        scales=scales.view(n, -1).contiguous(),
+        zeros=zeros.view(n, -1).contiguous() if grid.minima else None,
+    )
+    _check_left(blocks, scales.view(len(blocks), -1), grid, whose)
+    return packed
+
+
+def _check_finite(source: Tensor) -> None:
+    finite = source.isfinite()
+    if not bool(finite.all()):
+        row, column = (~finite).nonzero()[0].tolist()
+        value = source[row, column].item()
+        raise InvalidArgument(
+            f"weight at row {row}, column {column} is {value}, not a finite number"
+        )
+
+
+def _check_reach(blocks: Tensor, grid: Grid) -> None:
+    """Raise InvalidArgument where float16 ends before the scales or minima do."""
+    most, reach = blocks.abs().max().item(), _LARGEST_HALF * grid.most
+    if most > reach:
+        raise InvalidArgument(
+            f"weight has magnitudes up to {most:.3g}, beyond {grid.name}, whose scales are "
+            f"multiples of float16: {reach:.3g}"
+        )
+
+
+def _check_left(blocks: Tensor, scales: Tensor, grid: Grid, whose: str) -> None:
+    """Raise InvalidArgument where nothing is left of a weight; warn where nothing is of single
+    superblocks."""
+    most = blocks.abs().amax(1)
+    gone = (most > 0) & (scales == 0).all(1)
+    if not bool(gone.any()):
+        return
+    what = (
+        f"magnitudes up to {most[gone].max().item():.3g}, too small for {grid.name}, whose scales "
+        "are multiples of float16"
+    )
+    if bool((gone | (most == 0)).all()):
+        raise InvalidArgument(f"weight has {what}: all would be zero")
+    count = int(gone.sum())
+    _log.warning(
+        "%s%d of %d superblocks of a weight have %s: they become zero",
+        *(whose, count, len(gone), what),
+    )
+
+
+def _half(values: Tensor) -> Tensor:
+    return values.half().float()
+
+
+def _over(one: Tensor, other: Tensor) -> Tensor:
+    """``one / other``, 0 where ``other`` is."""
+    return torch.where(other == 0, 0, one / other)
+
+
+@dataclass
+class _Fixed:
+    """Sums over the codes q of groups and their weights w: the squared error with scale s and
+    minimum z is ``s² qq - 2 s qw - 2 s z q + z² count + 2 z w`` and the squares of the weights."""
+
+    qq: Tensor
+    qw: Tensor
+    q: Tensor
+    w: Tensor
+    ww: Tensor
+    count: int
+
+    def error(self, s: Tensor, z: Tensor) -> Tensor:
+        return s * (s * self.qq - 2 * (self.qw + z * self.q)) + z * (
+            z * self.count + 2 * self.w
+        ) + self.ww  # fmt: skip
+
+
+class _Best:
+    """The least error, and what has it."""
+
+    def __init__(self, like: Tensor, count: int) -> None:
+        self.error = torch.full_like(like, torch.inf)
+        self.of = [torch.zeros_like(like)] * count
+
+    def take(self, error: Tensor, *values: Tensor) -> None:
+        better = error < self.error
+        self.error = torch.where(better, error, self.error)
+        self.of = [torch.where(better, *pair) for pair in zip(values, self.of, strict=True)]
+
+
+class _Search:
+    """Of superblocks [B, 256]. Tensors of elements are [group, B, G], so that sums over a group are
+    of whole rows; of groups [B, G], of superblocks [B, 1]."""
+
+    def __init__(self, blocks: Tensor, ttype: TType, grid: Grid) -> None:
+        self._w = blocks.unflatten(1, (-1, ttype.columns)).permute(2, 0, 1).contiguous()
+        self._sum, self._squares = self._w.sum(0), self._w.square().sum(0)
+        self._grid, self._bits = grid, ttype.bits
+        self._middle = 0 if grid.minima else 1 << ttype.bits - 1
+
+    def parts(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Codes [B, 256] uint8, scales and zeros [B, G] float32."""
+        d, e, many, less = self._levels(*self._free())
+        for _ in range(_PASSES):
+            many, less = self._neighbours(d, e, many, less)
+        scales, zeros = d * many, e * less
+        codes = (self._rounded(scales, zeros) + self._middle).to(torch.uint8)
+        return codes.permute(1, 2, 0).flatten(1), scales, zeros
+
+    def _rounded(self, s: Tensor, z: Tensor) -> Tensor:
+        """The nearest codes, the middle one counted as 0."""
+        codes = ((self._w + z) * _over(torch.ones_like(s), s)).round_()
+        return codes.clamp_(-self._middle, (1 << self._bits) - 1 - self._middle)
+
+    def _fixed(self, s: Tensor, z: Tensor) -> _Fixed:
+        q = self._rounded(s, z)
+        sums = (q * q).sum(0), (q * self._w).sum(0), q.sum(0)
+        return _Fixed(*sums, self._sum, self._squares, len(q))
+
+    def _first(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Scales and minima to begin with."""
+        low, high = self._w.amin(0).clamp_(max=0), self._w.amax(0).clamp_(min=0)
+        if self._grid.minima:
+            for below, above in product(_RANGES[self._bits], repeat=2):
+                yield (above * high - below * low) / ((1 << self._bits) - 1), -below * low
+            return
+        largest = torch.where(-low > high, low, high)
+        for end in _ENDS[self._bits]:
+            for sign in (-1, 1):
+                yield largest / (sign * end), torch.zeros_like(low)
+
+    def _free(self) -> tuple[Tensor, Tensor]:
+        """The best scale and minimum of each group, on no grid."""
+        best = _Best(self._sum, 2)
+        for s, z in self._first():
+            for _ in range(_TURNS):
+                fixed = self._fixed(s, z)
+                alone = _over(fixed.qw, fixed.qq)  # the best scale without a minimum
+                if self._grid.minima:
+                    both = fixed.qq * fixed.count - fixed.q.square()
+                    s = _over(fixed.qw * fixed.count - fixed.q * self._sum, both)
+                    z = (s * fixed.q - self._sum) / fixed.count
+                    none = (z <= 0) | (s <= 0)
+                    s, z = torch.where(none, alone, s), torch.where(none, 0, z)
+                else:
+                    s = alone
+                best.take(fixed.error(s, z), s, z)
+        s, z = best.of
+        return s, z
+
+    def _levels(self, s: Tensor, z: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """d, e and the integers of the scales and the minima, from those on no grid."""
+        grid = self._grid
+        best = _Best(self._sum[:, :1], 4)
+        best.of = [best.of[0], best.of[0], torch.zeros_like(s), torch.zeros_like(z)]
+        largest = s.gather(1, s.abs().argmax(1, keepdim=True))
+        # The side with one integer more is that of the largest.
+        most = grid.least if -grid.least > grid.most else grid.most
+        for part in _LARGEST:
+            own, other = s, z
+            d = _half(largest / (part * most))
+            e = _half(z.amax(1, keepdim=True) / (part * max(grid.minima, 1)))
+            fixed = self._fixed(s, z)
+            for _ in range(_LEVEL_TURNS):
+                many, less = self._integers(fixed, d, e, own)
+                d, e = _both(fixed, d, many, less)
+                own, other = d * many, e * less
+                fixed = self._fixed(own, other)
+                error = fixed.error(own, other).sum(1, keepdim=True)
+                best.take(error, d, e, many, less)
+        d, e, many, less = best.of
+        return d, e, many, less
+
+    def _integers(
+        self, fixed: _Fixed, d: Tensor, e: Tensor, s: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Those of each group with the least error, near the scale ``s``."""
+        grid, best = self._grid, _Best(s, 2)
+        near, less = _over(s, d).round_(), torch.zeros_like(s)
+        for beside in range(-_BESIDE, _BESIDE + 1):
+            many = (near + beside).clamp_(grid.least, grid.most)
+            if grid.minima:
+                z = (d * many * fixed.q - fixed.w) / fixed.count
+                less = _over(z, e).round_().clamp_(0, grid.minima)
+            best.take(fixed.error(d * many, e * less), many, less)
+        many, less = best.of
+        return many, less
+
+    def _neighbours(
+        self, d: Tensor, e: Tensor, many: Tensor, less: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """The best of the integers one off, each with codes of its own."""
+        grid, best = self._grid, _Best(many, 2)
+        for own, other in product((0, -1, 1), (0, -1, 1) if grid.minima else (0,)):
+            scales = (many + own).clamp_(grid.least, grid.most)
+            minima = (less + other).clamp_(0, grid.minima)
+            s, z = d * scales, e * minima
+            off = (self._rounded(s, z) * s).sub_(z).sub_(self._w)
+            best.take(off.square_().sum(0), scales, minima)
+        many, less = best.of
+        return many, less
+
+
+def _both(fixed: _Fixed, d: Tensor, many: Tensor, less: Tensor) -> tuple[Tensor, Tensor]:
+    """float16 d and e with the least error, of the integers as they are; without minima e is 0."""
+
+    def of(values: Tensor) -> Tensor:
+        return values.sum(1, keepdim=True)
+
+    aa, aw = of(many * many * fixed.qq), of(many * fixed.qw)
+    ab, bb = of(many * less * fixed.q), of(less * less) * fixed.count
+    bw = of(less * fixed.w)
+    found = _over(aw * bb - ab * bw, aa * bb - ab * ab)
+    alone = _over(aw, aa)
+    found = _half(torch.where((bb > 0) & (found > 0), found, alone))
+    found = torch.where(found == 0, d, found)
+    return found, _half(_over(found * ab - bw, bb).clamp_(min=0))
