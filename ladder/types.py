@@ -126,6 +126,15 @@ class TType:
         return self.spelling
 
     @property
+    def name(self) -> str:
+        """What :func:`parse` makes this very type of: the name of its grid, or the spelling."""
+        return self.spelling if self.grid is None else self.grid.name
+
+    def grid_objection(self, k: int) -> str:
+        """Why rows of ``k`` columns cannot be quantised on its grid; "" where they can."""
+        return "" if self.grid is None else self.grid.objection(k)
+
+    @property
     def bits(self) -> int:
         """Stored bits per element, metadata excluded."""
         return self.element.bits
@@ -161,7 +170,7 @@ class TType:
         return {name: meaning for name, meaning in found.items() if meaning is not None}
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _defined_type, (self.spelling, self.meanings, self.grid)
+        return _defined_type, (self.name, self.meanings)
 
     def with_zero(self, zero: str) -> TType:
         """The same with another meaning of zero points. Raises InvalidArgument where the element
@@ -240,12 +249,10 @@ def _defined_element(name: str, meaning: Mapping[str, Any] | None) -> Element:
     return element(name) if meaning is None else define(name, meaning)
 
 
-def _defined_type(
-    spelling: str, meanings: Mapping[str, Mapping[str, Any]], grid: Grid | None = None
-) -> TType:
-    for name, meaning in meanings.items():
-        define(name, meaning)
-    return parse(spelling if grid is None else grid.name)
+def _defined_type(name: str, meanings: Mapping[str, Mapping[str, Any]]) -> TType:
+    for own, meaning in meanings.items():
+        define(own, meaning)
+    return parse(name)
 
 
 def _checked(op: Callable[..., Any], *arguments: Any) -> Any:

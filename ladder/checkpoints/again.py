@@ -29,7 +29,7 @@ from ladder.checkpoints.model_files import (
 from ladder.checkpoints.report import Report
 from ladder.checkpoints.shards import ShardSet, open_shards, read_json
 from ladder.checkpoints.writer import carried_files
-from ladder.errors import CheckpointError, Unsupported
+from ladder.errors import CheckpointError, InvalidArgument, Unsupported
 from ladder.nn.layer_types import LayerTypes
 from ladder.nn.linear import Linear
 from ladder.nn.report import Progress
@@ -148,6 +148,8 @@ def convert_again(
     else:
         type_of = _types_of(types, chosen, modules.keys() - chosen.keys())
     for name, module in chosen.items():
+        if why := type_of[name].grid_objection(module.k):
+            raise InvalidArgument(f"{name}: {why}")
         if name in stored.convolutions:
             continue
         if why := activations.objection(activation_type, type_of[name], module.k):

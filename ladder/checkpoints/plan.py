@@ -15,8 +15,8 @@ from ladder.checkpoints.model import file_names, meta_model, renamer
 from ladder.checkpoints.model_files import Described, describe_tensors
 from ladder.checkpoints.shards import ShardSet
 from ladder.checkpoints.ties import other_ties, tied_heads
-from ladder.errors import CheckpointError, Unsupported
-from ladder.nn.dense_experts import STACKS
+from ladder.errors import CheckpointError, InvalidArgument, Unsupported
+from ladder.nn.dense_experts import GATE_UP, STACKS
 from ladder.nn.layer_types import LayerTypes, names_of
 from ladder.nn.linear import Linear
 from ladder.nn.outputs import COPIED
@@ -195,6 +195,9 @@ def plan_folder(
                 name = planned.name + stack.removeprefix(mixture.name)
                 names += names_of(mixture, parameter, planned.name)
                 ttype = types.of_layer(mixture, parameter, planned.name)
+                _, h, i = mixture.layout.shape
+                if objection := ttype.grid_objection(h if parameter == GATE_UP else i):
+                    raise InvalidArgument(f"{name}: {objection}")
                 conversion.add(name, ttype, weights, count)
         if planned is not None:
             _check_floats(shards, planned)
@@ -248,5 +251,7 @@ def _planned(shards: ShardSet, name: str, layer: Found, ttype: TType) -> Planned
     if entry.shape != shape:
         raise CheckpointError(f"{name} has shape {list(entry.shape)}, not {list(shape)}")
     n, k = matrix_of(module, weight).shape
+    if why := ttype.grid_objection(k):
+        raise InvalidArgument(f"{layer.name}: {why}")
     parts = Linear(k, n, False, ttype, device="meta").packed_weight.tensors()
     return Planned(layer.name, ttype, n, k, module, describe_tensors(parts), name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from torch import nn
 
@@ -23,6 +24,7 @@ from ladder.nn.select import (
     survey,
 )
 from ladder.nn.select_conv import convolutions as convolutions_of
+from ladder.nn.select_conv import matrix_of
 from ladder.nn.select_embedding import embeddings as embeddings_of
 from ladder.nn.select_embedding import kept_heads
 from ladder.ops import activations
@@ -86,6 +88,8 @@ def targets(
         layers.extend(rows)
     chosen.check_named(every_name(layers), left, () if head else heads(model))
     for layer in layers:
+        if why := _grid_objection(layer, chosen):
+            raise InvalidArgument(f"{layer.name}: {why}")
         if why := _activation_objection(layer, chosen, activation_type):
             raise Unsupported(f"{layer.name}: {why}")
     names = {name for layer in layers for name in layer.names}
@@ -126,6 +130,16 @@ def check_dense(model: nn.Module) -> None:
                 f'layer "{name}" is prepared for training: ladder.qat.convert packs what '
                 "ladder.qat.prepare has prepared, and ladder.qat.restore makes it dense"
             )
+
+
+def _grid_objection(layer: Found | FoundExperts, types: LayerTypes) -> str:
+    """Why the layer's weights have no such superblocks as their ``types`` want; or ""."""
+    if isinstance(layer, FoundExperts):
+        sizes = [*zip(types.of_stacks(layer), layer.layout.shape[1:], strict=True)]
+    else:
+        module: Any = layer.module
+        sizes = [(types.of_layer(layer), matrix_of(module, module.weight).shape[1])]
+    return next((why for ttype, k in sizes if (why := ttype.grid_objection(k))), "")
 
 
 def _activation_objection(

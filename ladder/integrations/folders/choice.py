@@ -116,7 +116,7 @@ class Choice:
         if not isinstance(packed, Embedding):
             packed._parameters["bias"] = module._parameters["bias"]
         replace(model, layer.names, module, packed.train(module.training))
-        self.report.add(layer.name, text, dense.numel())
+        self.report.add(layer.name, weight.type, dense.numel())
         self.report.convolutions += isinstance(packed, Conv2d)
         self.report.embeddings += isinstance(packed, Embedding)
         return layer, packed
@@ -187,7 +187,7 @@ def choose(model: nn.Module, config: LadderConfig) -> Choice:
     for layer in found:
         text = next((stored.modules[n] for n in layer.names if n in stored.modules), None)
         for name in layer.names:
-            chosen[name] = layer, text or str(config.types.of_layer(layer))
+            chosen[name] = layer, text or config.types.of_layer(layer).name
         if isinstance(layer.module, nn.Embedding) and (
             why := rows_objection(parse(text or "uint8"))
         ):

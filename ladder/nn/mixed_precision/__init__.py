@@ -72,7 +72,7 @@ def choose_types(
             :func:`ladder.convert`. A type whose groups do not divide K of a layer, where those of
             others do, is none for it.
         bits: stored for each weight that is quantised, scales and zero points included
-            (:meth:`ladder.TType.bits_per_weight`).
+            (:meth:`ladder.TType.bits_per_weight`); of a k-quant ("q4_k") those of llama.cpp.
         calibration: what the model is called with, as :func:`ladder.convert` takes it.
         skip, method, activation_type, convolutions, head: as :func:`ladder.convert`.
         measure: "one" type of each unit is measured, that nearest to ``bits``, and the costs of
@@ -209,7 +209,7 @@ def _candidate(unit: Unit, found: Sensitivity, types: Sequence[TType]) -> Candid
         unit.name,
         unit.names,
         unit.weights,
-        {str(ttype): unit.stored_bits(ttype) for ttype in kept},
-        {str(ttype): found.costs[ttype] for ttype in kept},
-        tuple(map(str, found.measured)),
+        {ttype.name: unit.stored_bits(ttype) for ttype in kept},
+        {ttype.name: found.costs[ttype] for ttype in kept},
+        tuple(each.name for each in found.measured),
     )

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Scales and minima on the grid of a k-quant of llama.cpp, both levels chosen together.
 
-In a superblock the scale of a group is ``integer * d``, and what is subtracted ``integer * e``, with
-float16 d and e (:mod:`ladder.grids`). Each group's best scale and minimum are found first, whatever
-the grid. Then integers and (d, e) are chosen in turn: with codes as they are, the squared error of
+In a superblock the scale of a group is ``integer * d``, and what is subtracted ``integer * e``,
+with float16 d and e (:mod:`ladder.grids`). Each group's best scale and minimum are found first, on
+no grid. Then integers and (d, e) are chosen in turn: with codes as they are, the squared error of
 a group is a quadratic form of its scale and its minimum, so that every choice is a few numbers a
 group, and codes are rounded anew after each. Columns count alike: weighted by how large inputs are,
 calibrated codes were no better (benchmarks/results/type_quality.md).
@@ -11,7 +11,6 @@ calibrated codes were no better (benchmarks/results/type_quality.md).
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
@@ -19,17 +18,9 @@ from itertools import product
 import torch
 from torch import Tensor
 
-from ladder import ops
-from ladder.errors import InvalidArgument
-from ladder.grids import COLUMNS, Grid
-from ladder.types import TType, parse
-from ladder.weight import Weight
+from ladder.grids import Grid
+from ladder.types import TType
 
-_log = logging.getLogger("ladder")
-
-#: Weights at once: what a core's cache holds, and what keeps a GPU busy.
-_AT_ONCE, _AT_ONCE_ON_GPUS = 1 << 18, 1 << 24
-_LARGEST_HALF = torch.finfo(torch.float16).max
 #: Of the range of a group's weights, what the first scales leave at either end; by bits.
 _RANGES = {2: (1.0, 0.8, 0.6), 4: (1.0, 0.9), 5: (1.0, 0.95)}
 #: Of types without minima the code, from the middle one, of the largest magnitude, by bits.
@@ -42,87 +33,6 @@ _LARGEST = (1.0, 0.85)
 _LEVEL_TURNS, _BESIDE = 3, 2
 #: Passes in which codes are rounded for each pair of neighbouring integers.
 _PASSES = 2
-
-
-def check_superblocks(ttype: TType, k: int) -> None:
-    """Raise InvalidArgument for a grid whose superblocks do not divide ``k`` columns."""
-    if ttype.grid is not None and k % COLUMNS:
-        raise InvalidArgument(
-            f"{ttype.grid.name} has superblocks of {COLUMNS} columns, which do not divide K, {k}: "
-            f'"{ttype}" has no such'
-        )
-
-
-def on_grid(source: Tensor, ttype: TType, whose: str = "") -> Weight:
-    """Quantise to the nearest codes, with scales and zeros on the grid of ``ttype``.
-
-    Args:
-        source: [N, K] float32.
-        whose: the name of the module, for warnings.
-    Returns:
-        A weight whose type, of the same spelling, has no grid.
-    Raises:
-        InvalidArgument: K is no multiple of 256; a weight that is not finite, with its place, beyond
-            what the scales can reach, or so small that all of it would be zero.
-    """
-    grid, (n, k) = ttype.grid, source.shape
-    assert grid is not None
-    check_superblocks(ttype, k)
-    _check_finite(source)
-    blocks = source.view(-1, COLUMNS)
-    _check_reach(blocks, grid)
-    step = max(1, (_AT_ONCE_ON_GPUS if source.is_cuda else _AT_ONCE) // COLUMNS)
-    parts = [_Search(some, ttype, grid).parts() for some in blocks.split(step)]
-    codes, scales, zeros = (torch.cat(each) for each in zip(*parts, strict=True))
-    packed = Weight(
-        parse(str(ttype)),
-        (n, k),
-        ops.pack(codes.view(n, k), ttype.bits),
-        scales=scales.view(n, -1).contiguous(),
-        zeros=zeros.view(n, -1).contiguous() if grid.minima else None,
-    )
-    _check_left(blocks, scales.view(len(blocks), -1), grid, whose)
-    return packed
-
-
-def _check_finite(source: Tensor) -> None:
-    finite = source.isfinite()
-    if not bool(finite.all()):
-        row, column = (~finite).nonzero()[0].tolist()
-        value = source[row, column].item()
-        raise InvalidArgument(
-            f"weight at row {row}, column {column} is {value}, not a finite number"
-        )
-
-
-def _check_reach(blocks: Tensor, grid: Grid) -> None:
-    """Raise InvalidArgument where float16 ends before the scales or minima do."""
-    most, reach = blocks.abs().max().item(), _LARGEST_HALF * grid.most
-    if most > reach:
-        raise InvalidArgument(
-            f"weight has magnitudes up to {most:.3g}, beyond {grid.name}, whose scales are "
-            f"multiples of float16: {reach:.3g}"
-        )
-
-
-def _check_left(blocks: Tensor, scales: Tensor, grid: Grid, whose: str) -> None:
-    """Raise InvalidArgument where nothing is left of a weight; warn where nothing is of single
-    superblocks."""
-    most = blocks.abs().amax(1)
-    gone = (most > 0) & (scales == 0).all(1)
-    if not bool(gone.any()):
-        return
-    what = (
-        f"magnitudes up to {most[gone].max().item():.3g}, too small for {grid.name}, whose scales "
-        "are multiples of float16"
-    )
-    if bool((gone | (most == 0)).all()):
-        raise InvalidArgument(f"weight has {what}: all would be zero")
-    count = int(gone.sum())
-    _log.warning(
-        "%s%d of %d superblocks of a weight have %s: they become zero",
-        *(whose, count, len(gone), what),
-    )
 
 
 def _half(values: Tensor) -> Tensor:
@@ -165,7 +75,7 @@ class _Best:
         self.of = [torch.where(better, *pair) for pair in zip(values, self.of, strict=True)]
 
 
-class _Search:
+class Search:
     """Of superblocks [B, 256]. Tensors of elements are [group, B, G], so that sums over a group are
     of whole rows; of groups [B, G], of superblocks [B, 1]."""
 
@@ -217,7 +127,7 @@ class _Search:
                     both = fixed.qq * fixed.count - fixed.q.square()
                     s = _over(fixed.qw * fixed.count - fixed.q * self._sum, both)
                     z = (s * fixed.q - self._sum) / fixed.count
-                    none = (z <= 0) | (s <= 0)
+                    none = (z <= 0) | (s < 0)
                     s, z = torch.where(none, alone, s), torch.where(none, 0, z)
                 else:
                     s = alone
@@ -248,9 +158,7 @@ class _Search:
         d, e, many, less = best.of
         return d, e, many, less
 
-    def _integers(
-        self, fixed: _Fixed, d: Tensor, e: Tensor, s: Tensor
-    ) -> tuple[Tensor, Tensor]:
+    def _integers(self, fixed: _Fixed, d: Tensor, e: Tensor, s: Tensor) -> tuple[Tensor, Tensor]:
         """Those of each group with the least error, near the scale ``s``."""
         grid, best = self._grid, _Best(s, 2)
         near, less = _over(s, d).round_(), torch.zeros_like(s)
