@@ -19,7 +19,9 @@ def convert(
     weight_type: Annotated[
         str | None,
         typer.Option(
-            "--type", help='Type of the weights: "uint4", "nf4", "mxfp4", ... \\[default: uint4]'
+            "--type",
+            help='Type of the weights: "uint4", "nf4", "mxfp4", ..., or a k-quant of llama.cpp, '
+            '"q4_k", for `ladder export --format gguf`. \\[default: uint4]',
         ),
     ] = None,
     formats: Annotated[
@@ -176,6 +178,7 @@ def convert(
         ladder convert models/Llama out --type uint3 --calibration wikitext-2.txt
 
         ladder convert models/Llama out --type uint2 --calibration wikitext-2.txt --train-blocks 200
+        ladder convert models/Llama out --type q4_k --calibration wikitext-2.txt
 
         ladder convert models/Llama-70B out --calibration wikitext-2.txt --offload
 

@@ -24,11 +24,9 @@ from ladder.types import TType
 #: Of the range of a group's weights, what the first scales leave at either end; by bits.
 _RANGES = {2: (1.0, 0.8, 0.6), 4: (1.0, 0.9), 5: (1.0, 0.95)}
 #: Of types without minima the code, from the middle one, of the largest magnitude, by bits.
-_ENDS = {3: (4.3, 3.6, 2.9), 6: (32.3, 31.4, 30.0)}
+_ENDS = {3: (4.3, 3.6, 2.9), 6: (32.4, 31.5, 30.5, 29.0)}
 #: Codes rounded and scales found in turn, of each first scale.
 _TURNS = 3
-#: The integers of the largest scale of a superblock that are tried, as parts of the largest one.
-_LARGEST = (1.0, 0.85)
 #: Turns of both levels, and integers to either side of the nearest that are tried.
 _LEVEL_TURNS, _BESIDE = 3, 2
 #: Passes in which codes are rounded for each pair of neighbouring integers.
@@ -67,7 +65,7 @@ class _Best:
 
     def __init__(self, like: Tensor, count: int) -> None:
         self.error = torch.full_like(like, torch.inf)
-        self.of = [torch.zeros_like(like)] * count
+        self.of = [like.new_zeros(())] * count
 
     def take(self, error: Tensor, *values: Tensor) -> None:
         better = error < self.error
@@ -139,22 +137,17 @@ class Search:
         """d, e and the integers of the scales and the minima, from those on no grid."""
         grid = self._grid
         best = _Best(self._sum[:, :1], 4)
-        best.of = [best.of[0], best.of[0], torch.zeros_like(s), torch.zeros_like(z)]
-        largest = s.gather(1, s.abs().argmax(1, keepdim=True))
-        # The side with one integer more is that of the largest.
+        # The side with one integer more is that of the largest scale.
         most = grid.least if -grid.least > grid.most else grid.most
-        for part in _LARGEST:
-            own, other = s, z
-            d = _half(largest / (part * most))
-            e = _half(z.amax(1, keepdim=True) / (part * max(grid.minima, 1)))
+        d = _half(s.gather(1, s.abs().argmax(1, keepdim=True)) / most)
+        e = _half(z.amax(1, keepdim=True) / max(grid.minima, 1))
+        fixed = self._fixed(s, z)
+        for _ in range(_LEVEL_TURNS):
+            many, less = self._integers(fixed, d, e, s)
+            d, e = _both(fixed, d, many, less)
+            s, z = d * many, e * less
             fixed = self._fixed(s, z)
-            for _ in range(_LEVEL_TURNS):
-                many, less = self._integers(fixed, d, e, own)
-                d, e = _both(fixed, d, many, less)
-                own, other = d * many, e * less
-                fixed = self._fixed(own, other)
-                error = fixed.error(own, other).sum(1, keepdim=True)
-                best.take(error, d, e, many, less)
+            best.take(fixed.error(s, z).sum(1, keepdim=True), d, e, many, less)
         d, e, many, less = best.of
         return d, e, many, less
 
