@@ -439,12 +439,13 @@ def with_defaults(
     if spelled:
         if group_size is not None and given.group_size != group_size:
             raise InvalidArgument(
-                f'group_size is {group_size}, but type "{given}" has groups of {given.group_size}'
+                f'group_size is {group_size}, but type "{given.name}" has groups of '
+                f"{given.group_size}"
             )
         fixed_zero = given.zero in ("none", "midpoint")
         if symmetric is not None and symmetric != fixed_zero:
             raise InvalidArgument(
-                f'symmetric is {symmetric}, but type "{given}" has zero {given.zero}'
+                f'symmetric is {symmetric}, but type "{given.name}" has zero {given.zero}'
             )
         return given
     is_unsigned = given.element.encoding == "unsigned_integer"
