@@ -178,6 +178,7 @@ def convert(
         ladder convert models/Llama out --type uint3 --calibration wikitext-2.txt
 
         ladder convert models/Llama out --type uint2 --calibration wikitext-2.txt --train-blocks 200
+
         ladder convert models/Llama out --type q4_k --calibration wikitext-2.txt
 
         ladder convert models/Llama-70B out --calibration wikitext-2.txt --offload
