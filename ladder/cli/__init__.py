@@ -23,6 +23,7 @@ from ladder.cli import (
     devices,
     explain,
     export,
+    merge,
     perplexity,
     tune,
     types,
@@ -57,6 +58,7 @@ def options(
 
 app.command("repack")(checkpoint.repack)
 app.command("convert")(convert.convert)
+app.command("merge")(merge.merge)
 app.command("export")(export.export)
 app.command("info")(checkpoint.info)
 app.command("types")(types.types)

@@ -47,13 +47,9 @@ def calibration_of(
     from ladder.cli.offload import check_room, load_offloaded
     from ladder.errors import InvalidArgument
     from ladder.evaluate.measure import device_of
-    from ladder.evaluate.perplexity import load_text, load_tokens, spread
     from ladder.integrations.transformers import dense
 
     check_no_pipeline(folder)
-    windows = _WINDOWS if windows is None else windows
-    if windows < 1:
-        raise InvalidArgument(f"--windows is {windows}, not positive")
     if train_blocks < 0:
         raise InvalidArgument(f"--train-blocks is {train_blocks}, not a number of steps")
     device = device_of(device or "auto")
@@ -74,15 +70,33 @@ def calibration_of(
     float32 = packed or torch.device(device).type == "cpu"
     own = getattr(config, "dtype", None)
     dtype = torch.float32 if float32 or not isinstance(own, torch.dtype) else own
-    most = getattr(config.get_text_config(), "max_position_embeddings", None) or _CHUNK
-    length = min(_CHUNK, most) if chunk is None else chunk
-    if data.suffix == ".npy":
-        ids = load_tokens(data, chunk=length)
-    else:
-        ids = load_text(data, tokenizer_of(folder), chunk=length)
+    ids = windows_of(folder, data, windows, chunk)
     if offload is None:
         check_room(described, dtype.itemsize, device)
         model = dense(kind.from_pretrained(str(folder), dtype=dtype)).to(device)
     else:
         model = load_offloaded(described, folder, dtype, device, offload)
-    return Calibration(model, spread(ids, windows), train_blocks)
+    return Calibration(model, ids, train_blocks)
+
+
+def windows_of(folder: Path, data: Path, windows: int | None, chunk: int | None) -> Any:
+    """Windows of the text or token ids ``data``, [windows, tokens] int64, spread over it.
+
+    Raises:
+        InvalidArgument: ``windows`` is not positive; no window of two tokens in ``data``; no
+            tokenizer in ``folder`` for a text.
+    """
+    from transformers import AutoConfig
+
+    from ladder.errors import InvalidArgument
+    from ladder.evaluate.perplexity import load_text, load_tokens, spread
+
+    windows = _WINDOWS if windows is None else windows
+    if windows < 1:
+        raise InvalidArgument(f"--windows is {windows}, not positive")
+    config = AutoConfig.from_pretrained(str(folder), local_files_only=True)
+    most = getattr(config.get_text_config(), "max_position_embeddings", None) or _CHUNK
+    length = min(_CHUNK, most) if chunk is None else chunk
+    if data.suffix == ".npy":
+        return spread(load_tokens(data, chunk=length), windows)
+    return spread(load_text(data, tokenizer_of(folder), chunk=length), windows)

@@ -21,6 +21,10 @@ _WATCHED = {
     "peft.tuners.mixed.model": "ladder.integrations.peft",
     "peft.tuners.xlora.model": "ladder.integrations.peft",
     "torch.optim.swa_utils": "ladder.integrations.averaging",
+    "trl.generation.vllm_generation": "ladder.integrations.trl",
+    "trl.experimental.online_dpo.online_dpo_trainer": "ladder.integrations.trl",
+    "trl.experimental.async_grpo.async_grpo_trainer": "ladder.integrations.trl",
+    "trl.experimental.async_distillation.async_distillation_trainer": "ladder.integrations.trl",
 }
 _SUBMODULES = ("diffusers", "peft", "transformers")
 

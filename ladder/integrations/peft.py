@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from peft.tuners.lora import layer as lora_layer
 from peft.tuners.lora.layer import LoraLayer
 from peft.tuners.tuners_utils import BaseTuner, BaseTunerLayer
 from peft.utils.other import ModulesToSaveWrapper
@@ -21,9 +22,11 @@ from torch import Tensor, nn
 
 from ladder.errors import Unsupported
 from ladder.integrations.peft_dora import Dora
-from ladder.integrations.peft_layers import check_base, inject_wrapper, refuse_merge, tuner_wrapper
+from ladder.integrations.peft_layers import adopt, check_base, inject_wrapper, tuner_wrapper
+from ladder.integrations.peft_merge import Merges, forget, merge_wrapper, unload_wrapper
 from ladder.integrations.peft_requests import saved_check_wrapper
 from ladder.nn.linear import Linear
+from ladder.nn.packed import PackedModule
 from ladder.ops.transforms import plus
 
 #: Ways to start an adapter that do not look at the weight.
@@ -32,9 +35,12 @@ INITIALISATIONS = (True, False, "gaussian", "orthogonal")
 VARIANTS = ("use_qalora", "alora_invocation_tokens", "arrow_config")
 
 
-class LoraLinear(nn.Module, LoraLayer):
+class LoraLinear(Merges, nn.Module, LoraLayer):
     """``ladder.Linear`` plus ``scaling * B(A(dropout(x)))`` of each active adapter, or, of DoRA,
     what :mod:`ladder.integrations.peft_dora` makes of both, less the layer's own result."""
+
+    fan_in_fan_out = False  #: a packed weight is [N, K], whatever it was made of
+    get_delta_weight = lora_layer.Linear.get_delta_weight
 
     def __init__(
         self,
@@ -82,7 +88,10 @@ class LoraLinear(nn.Module, LoraLayer):
     def _adapted(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         self._check_forward_args(x, *args, **kwargs)
         result = own = self.base_layer(x)
-        if self.disable_adapters:
+        if self.disable_adapters and self.merged:
+            self.unmerge()
+            return self.base_layer(x)
+        if self.disable_adapters or self.merged:
             return result
         names = kwargs.get("adapter_names")
         for adapter in self.active_adapters if names is None else dict.fromkeys(names):
@@ -119,11 +128,8 @@ class LoraLinear(nn.Module, LoraLayer):
         """Shape, dtype and device, for code that asks a Linear for them: the base layer's."""
         return self.get_base_layer().weight
 
-    def merge(self, safe_merge: bool = False, adapter_names: list[str] | None = None) -> None:
-        refuse_merge()
-
-    def unmerge(self) -> None:
-        """Nothing is ever merged."""
+    def merge_dense(self, safe_merge: bool, adapter_names: list[str]) -> None:
+        lora_layer.Linear.merge(self, safe_merge=safe_merge, adapter_names=adapter_names)
 
     def __repr__(self) -> str:
         return "lora." + super().__repr__()
@@ -141,9 +147,12 @@ def register() -> None:
         (tuners_utils, "_maybe_include_all_linear_layers", _all_linear),
         (xlora, "convert_layers_to_xlora", _xlora_converter),
         (getattr(mixed, "MixedModel", None), "_replace_module", _replacer),
+        (getattr(mixed, "MixedModel", None), "_unload_and_optionally_merge", unload_wrapper),
         (lora.LoraModel, "_replace_module", _replacer),
         (BaseTuner, "_replace_module", _replacer),
         (ModulesToSaveWrapper, "check_module", saved_check_wrapper),
+        (BaseTuner, "merge_adapter", merge_wrapper),
+        (BaseTuner, "_unload_and_optionally_merge", unload_wrapper),
         (BaseTuner, "__init__", tuner_wrapper),
         (BaseTuner, "inject_adapter", inject_wrapper),
     ]
@@ -159,7 +168,10 @@ def _dispatcher(others: Callable[..., Any]) -> Callable[..., Any]:
         if isinstance(base, Linear) and kwargs.get("parameter_name") is None:
             kwargs.pop("parameter_name", None)
             return LoraLinear(target, adapter_name, config=config, **kwargs)
-        return others(target, adapter_name, config=config, **kwargs)
+        made = others(target, adapter_name, config=config, **kwargs)
+        if isinstance(base, PackedModule) and isinstance(made, BaseTunerLayer):
+            adopt(made)
+        return made
 
     dispatch._ladder = True
     return dispatch
@@ -171,7 +183,9 @@ def _replacer(others: Callable[..., Any]) -> Callable[..., Any]:
     would give its own weight anew."""
 
     def replace(self: Any, parent: nn.Module, name: str, new: nn.Module, child: nn.Module) -> None:
-        if isinstance(new, (LoraLinear, Linear)):
+        if isinstance(new, PackedModule):
+            forget(new)
+        if isinstance(new, (LoraLinear, PackedModule)):
             setattr(parent, name, new)
         else:
             others(self, parent, name, new, child)

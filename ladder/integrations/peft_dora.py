@@ -104,3 +104,16 @@ class Dora:
         a, b = module.lora_A[adapter_name].weight, module.lora_B[adapter_name].weight
         base, scaling = module.get_base_layer(), module.scaling[adapter_name]
         module.lora_magnitude_vector[adapter_name] = Magnitudes(base, a, b, scaling)
+
+    @staticmethod
+    def merge_safe(module: Any, active_adapter: str, orig_weight: Tensor) -> Tensor:
+        """The dense weight [N, K] with the adapter in it."""
+        summed = orig_weight + module.get_delta_weight(active_adapter)
+        tiny = torch.finfo(summed.dtype).tiny
+        magnitudes = module.lora_magnitude_vector[active_adapter].weight
+        factors: Tensor = magnitudes / summed.norm(dim=1).clamp(min=tiny**0.5)
+        return summed * factors[:, None]
+
+    @classmethod
+    def merge_unsafe(cls, module: Any, active_adapter: str, orig_weight: Tensor) -> None:
+        orig_weight.data = cls.merge_safe(module, active_adapter, orig_weight)

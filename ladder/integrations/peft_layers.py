@@ -11,13 +11,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
-from typing import Any, NoReturn
+from typing import Any
 
 from peft.tuners.tuners_utils import BaseTunerLayer
 from torch import Tensor, nn
 
 from ladder.errors import Unsupported
 from ladder.integrations.peft_kinds import APART, READS_ONCE, SUPPORTED, check_kind
+from ladder.integrations.peft_merge import Merges
 from ladder.integrations.peft_requests import check_requests
 from ladder.nn.linear import Linear
 from ladder.nn.merged_layer import MergedLinear
@@ -46,13 +47,6 @@ def values_of(base: Linear) -> Tensor:
     return values if base.pre_scale is None else values * base.pre_scale
 
 
-def refuse_merge() -> NoReturn:
-    raise Unsupported(
-        "an adapter cannot be merged into a packed weight without quantising it anew; keep it "
-        "beside the weight, or load the model, call model.dequantize(), and merge into that"
-    )
-
-
 class StandIn(nn.Linear):
     """An ``nn.Linear`` to who asks for its type, shape, dtype, device and bias.
 
@@ -79,14 +73,8 @@ class StandIn(nn.Linear):
         return y
 
 
-class PackedAdapter:
-    """Of PEFT's layers on packed weights: merging is refused by name."""
-
-    def merge(self, safe_merge: bool = False, adapter_names: list[str] | None = None) -> None:
-        refuse_merge()
-
-    def unmerge(self) -> None:
-        """Nothing is ever merged."""
+class PackedAdapter(Merges):
+    """Of PEFT's layers on packed weights."""
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
         return _unmade, (_theirs(type(self)),), self.__dict__
@@ -96,7 +84,9 @@ class RotatesInput:
     """HRA: PEFT rotates the columns of W in each call; rotating x the other way gives the same."""
 
     def forward(self: Any, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        if self.disable_adapters:
+        if self.disable_adapters and self.merged:
+            self.unmerge()
+        if self.disable_adapters or self.merged:
             return self.base_layer(x, *args, **kwargs)
         turned = x
         for adapter in reversed(self.active_adapters):  # PEFT's weight is W D1 D2
@@ -145,10 +135,11 @@ def standing_in(kind: str, model: nn.Module) -> Iterator[None]:
                 if isinstance(child, StandIn):
                     parent._modules[name] = child.__dict__["packed"]
         for layer in made:
-            _adopt(layer)
+            adopt(layer)
 
 
-def _adopt(layer: Any) -> None:
+def adopt(layer: Any) -> None:
+    """Let a layer of PEFT's know that its base layer is packed."""
     if hasattr(layer, "merge") and type(layer).__module__.startswith("peft."):
         layer.__class__ = _packed_class(type(layer))
     if hasattr(layer, "quantization_backend"):

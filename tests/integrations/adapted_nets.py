@@ -39,6 +39,8 @@ SUPPORTED = {
     "VERA": ("VeraConfig", {"r": 4}),
     "WAVEFT": ("WaveFTConfig", {"n_frequency": 20}),
 }
+#: PEFT merges no other.
+MERGED = [kind for kind in SUPPORTED if kind not in ("LILY", "POLY")]
 REFUSED = {
     "GLORA": ("GloraConfig", {"r": 4}),
     "HIRA": ("HiraConfig", {"r": 4}),

@@ -72,14 +72,21 @@ def test_weights_of_a_file_add_to_packed_layers_what_they_add_to_dense_ones(fold
     assert type(model.x_embedder) is ladder.Linear
 
 
-def test_fuse_lora_is_refused_and_changes_nothing(folder):
+@pytest.mark.filterwarnings("ignore:adapters")
+def test_fuse_lora_merges_and_unfuse_lora_gives_the_weights_of_before(folder):
     model, inputs = packed()
     pipe = pipeline(model)
+    plain = result(model, inputs)
     pipe.load_lora_weights(folder, adapter_name="a")
-    before = result(model, inputs)
-    with pytest.raises(Unsupported, match="cannot be merged into a packed weight"):
-        pipe.fuse_lora()
-    assert torch.equal(result(model, inputs), before)
+    apart = result(model, inputs)
+    stored = model.x_embedder.get_base_layer().packed_weight
+    pipe.fuse_lora()
+    assert model.x_embedder.get_base_layer().packed_weight != stored
+    fused = result(model, inputs)
+    assert (fused - apart).norm() < (plain - apart).norm()
+    pipe.unfuse_lora()
+    assert model.x_embedder.get_base_layer().packed_weight == stored
+    assert torch.equal(result(model, inputs), apart)
 
 
 def test_saving_a_model_with_adapters_is_refused_with_their_names(folder, tmp_path):

@@ -42,8 +42,23 @@ def test_lora_trains_saves_and_loads_on_packed_weights(ladder_folder, tmp_path):
     assert torch.equal(logits(again), logits(model))
     with again.disable_adapter():
         assert torch.equal(logits(again), logits(load(ladder_folder)))
-    with pytest.raises(Unsupported, match="cannot be merged into a packed weight"):
-        again.merge_and_unload()
+
+
+@pytest.mark.filterwarnings("ignore:adapters")
+def test_a_merged_model_is_saved_and_loaded_as_a_ladder_folder(ladder_folder, tmp_path):
+    model = adapted(ladder_folder, target_modules="all-linear", init_lora_weights=False)
+    exact = logits(model)
+    merged = model.merge_and_unload()
+    assert not any("lora" in name for name, _ in merged.named_modules())
+    before = logits(load(ladder_folder))
+    assert (logits(merged) - exact).norm() < 0.5 * (before - exact).norm()
+    merged.save_pretrained(tmp_path)
+    again = load(tmp_path)
+    assert torch.equal(logits(again), logits(merged))
+    assert (
+        again.config.quantization_config.to_dict()
+        == load(ladder_folder).config.quantization_config.to_dict()
+    )
 
 
 @pytest.mark.parametrize("which", ["all", "lora_only"])

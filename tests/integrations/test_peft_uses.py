@@ -35,12 +35,8 @@ every_kind = pytest.mark.parametrize("kind", SUPPORTED)
 
 
 @every_kind
-def test_merging_is_refused_and_unloading_gives_the_packed_model_back(kind):
-    model = moved(adapted(kind, packed_net()))
-    for merge in (model.merge_adapter, model.merge_and_unload):
-        with pytest.raises(Unsupported, match="cannot be merged into a packed weight"):
-            merge()
-    net = model.unload()
+def test_unloading_gives_the_packed_model_back(kind):
+    net = moved(adapted(kind, packed_net())).unload()
     assert type(net.first) is ladder.Linear and type(net.second) is ladder.Linear
     assert torch.equal(net(x_of(3)), packed_net()(x_of(3)))
 
@@ -78,8 +74,6 @@ def test_copies_pickles_and_compiled_code_give_the_same(kind):
     wanted = model(x, **options)
     for twin in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
         assert torch.equal(twin(x, **options), wanted)
-        with pytest.raises(Unsupported, match="cannot be merged into a packed weight"):
-            layers(twin)[0].merge()
     torch.compiler.reset()
     compiled = torch.compile(model.get_base_model(), backend="aot_eager")
     assert close(compiled(x, **options), wanted)
@@ -170,8 +164,6 @@ def test_kinds_are_mixed_in_one_model(first, second):
                     parameter.add_(torch.rand(parameter.shape, generator=source) * 0.3)
         results.append(model.eval()(x_of(3)))
         if net.first.get_base_layer().__class__ is ladder.Linear:
-            with pytest.raises(Unsupported, match="cannot be merged into a packed weight"):
-                model.merge_and_unload()
             assert type(model.unload().first) is ladder.Linear
     assert close(*results)
     assert not close(results[0], packed_net()(x_of(3)))
