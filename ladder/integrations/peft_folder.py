@@ -23,6 +23,8 @@ from ladder.checkpoints.shards import open_shards
 from ladder.checkpoints.writer import carried_files, carry, check_destination, new_folder
 from ladder.errors import CheckpointError, InvalidArgument
 from ladder.integrations.folders.dense import dense
+from ladder.integrations.peft_told import telling
+from ladder.integrations.peft_values import take
 from ladder.nn.conv import Conv2d
 from ladder.nn.convert import convert
 from ladder.nn.dense_experts import has_stacks
@@ -87,9 +89,11 @@ def merge(
 ) -> Conversion:
     """Write the ladder folder ``destination`` of the model of ``base``, with the adapter merged.
 
-    Of a ladder folder each packed module is packed again, to the type that it has or to
-    ``weight_type``, and what is dense stays dense; act-order, static scales of x and ``pre_scale``
-    go. Other files of ``base`` are carried over.
+    Of a ladder folder what is dense stays dense, and what is packed has the type that it has:
+    where the adapter changes a weight, codes and scales are found anew, and all else is as it was.
+    With ``weight_type`` or ``calibration`` all that is packed is quantised anew, in the order of
+    its columns, and without static scales of x and ``pre_scale``. Other files of ``base`` are
+    carried over.
 
     Args:
         base: a folder of a language model of transformers, dense or a ladder folder.
@@ -117,9 +121,16 @@ def merge(
     packed = _Packed.of(model)
     if packed.types and (skip is not None or head or embeddings):
         raise InvalidArgument(f"{base} is packed, and its modules are packed again: no others are")
+    ties = getattr(model.config, "tie_word_embeddings", None)
     model = merged_into(dense(model, torch.float32), adapter)
+    tied_as_before = ties == getattr(model.config, "tie_word_embeddings", None)
     report: Conversion
-    if packed.types:
+    if packed.types and weight_type is None and calibration is None and tied_as_before:
+        merged = model
+        model = type(described).from_pretrained(str(source), dtype="auto").to(device)
+        with telling(packed.types):
+            report = take(model, merged)
+    elif packed.types:
         again = packed.types if weight_type is None else {}
         usual = next(iter(packed.types.values())) if weight_type is None else weight_type
         report = convert(

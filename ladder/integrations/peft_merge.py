@@ -19,11 +19,11 @@ from peft.tuners.tuners_utils import BaseTunerLayer, check_adapters_to_merge
 from torch import Tensor, nn
 
 from ladder.errors import InvalidArgument, Unsupported
-from ladder.integrations.peft_told import tell, telling
+from ladder.integrations.peft_told import telling
+from ladder.integrations.peft_values import rounded
 from ladder.nn.embedding import Embedding
 from ladder.nn.merged_layer import MergedLinear
 from ladder.nn.packed import PackedModule
-from ladder.nn.requantize import requantized
 from ladder.quantization import weights_of
 from ladder.weight import Weight
 
@@ -138,22 +138,9 @@ class _Merged:
 
     def _set(self, dense: Any) -> None:
         """Round what adapters have made of the layer."""
-        sums, before = dense.weight.detach(), self.values()
-        weight, changes = self.weight.to(sums.device), _differ(sums, before)
-        if changes:
-            scale = self.base._buffers.get("pre_scale")
-            if scale is not None and not bool(scale.all()):
-                raise Unsupported(
-                    f"pre_scale is 0 at {int((scale == 0).nonzero()[0])}: what an adapter adds to "
-                    "that column cannot be merged"
-                )
-            weight = requantized(sums if scale is None else sums / scale, self.weight)
-        bias = self.bias if self.bias is None else dense.bias.detach()
-        self._put(weight, bias)
-        if changes:
-            rounded = weight.dequantize()
-            rounded = rounded if scale is None else rounded * scale
-            tell(weight.type, rounded - sums, sums - before)
+        own = self.weight.to(self.base.device)
+        weight = rounded(dense.weight.detach(), own, self.base._buffers.get("pre_scale"))
+        self._put(weight, None if self.bias is None else dense.bias.detach())
 
     def _put(self, weight: Weight, bias: Tensor | None) -> None:
         with torch.inference_mode(False), torch.no_grad():
@@ -167,13 +154,6 @@ class _Merged:
             state[_MERGED] = self
         else:
             state.pop(_MERGED, None)
-
-
-def _differ(sums: Tensor, before: Tensor) -> bool:
-    """Whether an element moves by more than what another order of sums in float32 does, such as
-    that of DoRA's norms, beside the largest of its row."""
-    least = before.abs().amax(1, keepdim=True) * 2**-20
-    return not bool(((sums - before).abs() <= least).all())
 
 
 def _merged(layer: Any) -> _Merged:

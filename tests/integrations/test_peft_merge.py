@@ -28,6 +28,7 @@ from torch import nn
 import ladder
 from ladder.errors import InvalidArgument, Unsupported
 from ladder.nn.merged import MergedWeight
+from ladder.nn.requantize import requantized
 
 peft = pytest.importorskip("peft")
 
@@ -62,7 +63,7 @@ def of_kind(kind, net):
 def rounded(dense, like):
     """What merging is to give: the dense layers' weights, quantised."""
     return [
-        ladder.quantize(layer.weight.detach(), weight.type)
+        requantized(layer.weight.detach(), weight)
         for layer, weight in zip(dense, like, strict=True)
     ]
 
@@ -107,8 +108,9 @@ def test_lora_that_changes_nothing_leaves_the_weight_as_it_is(options):
 @pytest.mark.parametrize("options", [{"use_dora": True}, {"use_rslora": True}])
 def test_forms_of_lora_are_those_of_peft(options):
     model, dense = (lora(net, **options).merge_and_unload() for net in (packed_net(), dense_net()))
-    for layer, expected in ((model.first, dense.first), (model.second, dense.second)):
-        exact = ladder.quantize(expected.weight.detach(), layer.weight_type)
+    parts = zip((model.first, model.second), (dense.first, dense.second), weights(packed_net()))
+    for layer, expected, before in parts:
+        (exact,) = rounded([expected], [before])
         # DoRA's norms of the dense layers are other sums: a few codes may be the next.
         moved_by = (layer.packed_weight.codes() != exact.codes()).float().mean()
         assert moved_by < 0.01 if "use_dora" in options else moved_by == 0
@@ -205,7 +207,7 @@ def test_the_columns_of_act_order_keep_their_groups():
     net.first = ladder.Linear.from_weight(scattered, net.first.bias)
     model = lora(net)
     delta = layers(model)[0].get_delta_weight("default").detach()
-    exact = ladder.quantize((scattered.dequantize() + delta)[:, order], weight.type)
+    exact = requantized((scattered.dequantize() + delta)[:, order], weight)
     merged = model.merge_and_unload().first.packed_weight
     assert torch.equal(merged.g_idx, g_idx)
     assert torch.equal(merged.dequantize()[:, order], exact.dequantize())
@@ -230,7 +232,7 @@ def test_columns_that_are_scaled_first_are_scaled_in_the_sum():
     unpacked.first.weight.data.mul_(scale)
     model, dense = (lora(each).merge_and_unload() for each in (net, unpacked))
     assert torch.equal(model.first.pre_scale, scale)
-    exact = ladder.quantize(dense.first.weight.detach() / scale, model.first.weight_type)
+    exact = requantized(dense.first.weight.detach() / scale, packed_net().first.packed_weight)
     assert model.first.packed_weight == exact
     net = packed_net()
     net.first.pre_scale = torch.arange(K).float()
@@ -300,7 +302,7 @@ def test_rows_of_a_packed_embedding_are_merged():
             assert packed.packed_weight == before and torch.equal(model(ids), apart)
         results.append(model.merge_and_unload()[0])
     assert results[0] is packed
-    assert packed.packed_weight == ladder.quantize(results[1].weight.detach(), before.type)
+    assert packed.packed_weight == requantized(results[1].weight.detach(), before)
 
 
 def test_one_warning_says_how_much_rounding_moves():
@@ -369,7 +371,7 @@ def test_every_type_is_merged_into_by_its_name():
         before = layer.packed_weight
         exact = before.dequantize() + model.base_model.model[0].get_delta_weight("default").detach()
         model.merge_adapter()
-        if layer.packed_weight != ladder.quantize(exact, layer.weight_type):
+        if layer.packed_weight != requantized(exact, before):
             failed.append(name)
         model.unmerge_adapter()
         if layer.packed_weight != before:
