@@ -62,8 +62,9 @@ def _moved(packed: Weight, before: Tensor, change: Tensor) -> Weight:
     levels, code_of = (tensor.to(change.device) for tensor in levels_of(packed.type))
     step, shift = grid_of(packed, levels, code_of)
     rows, made = max(1, _AT_ONCE // change.shape[1]), []
-    for each in zip(*(t.split(rows) for t in (before, change, step, shift)), strict=True):
-        made.append(code_of[_levels(*each, levels)])
+    pieces = (tensor.split(rows) for tensor in (before, change, step, shift))
+    for old, by, unit, zero in zip(*pieces, strict=True):
+        made.append(code_of[_levels(old, by, unit, zero, levels)])
     return replace(packed, qweight=ops.pack(torch.cat(made), packed.type.bits))
 
 

@@ -203,3 +203,18 @@ def test_packed_experts_have_no_target_parameters():
     config = peft.LoraConfig(r=4, target_parameters=["experts.gate_up_proj"])
     with pytest.raises(Unsupported, match=r"layers.0.mlp.experts.gate_up_proj is packed"):
         peft.get_peft_model(model, config)
+
+
+def test_layers_that_are_offloaded_are_not_merged(ladder_folder, tmp_path):
+    blocks = len(load(ladder_folder).model.layers)
+    places = {"model.embed_tokens": "cpu", "model.norm": "cpu", "model.rotary_emb": "cpu"}
+    places |= {"lm_head": "cpu"} | {f"model.layers.{at}": "cpu" for at in range(blocks)}
+    places["model.layers.1"] = "disk"
+    model = load(ladder_folder, device_map=places, offload_folder=tmp_path)
+    config = peft.LoraConfig(r=4, target_modules=["q_proj"], init_lora_weights=False)
+    model = peft.get_peft_model(model, config)
+    first = model.base_model.model.model.layers[0].self_attn.q_proj
+    stored = first.get_base_layer().packed_weight
+    with pytest.raises(Unsupported, match=r"layers.1.self_attn.q_proj: the packed layer is offl"):
+        model.merge_adapter()
+    assert first.get_base_layer().packed_weight == stored and not first.merged

@@ -108,8 +108,13 @@ def test_lora_that_changes_nothing_leaves_the_weight_as_it_is(options):
 @pytest.mark.parametrize("options", [{"use_dora": True}, {"use_rslora": True}])
 def test_forms_of_lora_are_those_of_peft(options):
     model, dense = (lora(net, **options).merge_and_unload() for net in (packed_net(), dense_net()))
-    parts = zip((model.first, model.second), (dense.first, dense.second), weights(packed_net()))
-    for layer, expected, before in parts:
+    triples = zip(
+        (model.first, model.second),
+        (dense.first, dense.second),
+        weights(packed_net()),
+        strict=True,
+    )
+    for layer, expected, before in triples:
         (exact,) = rounded([expected], [before])
         # DoRA's norms of the dense layers are other sums: a few codes may be the next.
         moved_by = (layer.packed_weight.codes() != exact.codes()).float().mean()

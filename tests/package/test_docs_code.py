@@ -83,7 +83,7 @@ DOCUMENTS = {
     "docs/programs.md": nothing,
     "docs/serving.md": nothing,
     "docs/training.md": calibrated_models,
-    "docs/transformers.md": example_models,
+    "docs/transformers.md": calibrated_models,
 }
 
 #: Packages that a document needs, and not every environment has.
