@@ -23,7 +23,8 @@ from torch import Tensor, nn
 from ladder.errors import Unsupported
 from ladder.integrations.peft_dora import Dora
 from ladder.integrations.peft_layers import adopt, check_base, inject_wrapper, tuner_wrapper
-from ladder.integrations.peft_merge import Merges, forget, merge_wrapper, unload_wrapper
+from ladder.integrations.peft_merge import Merges, forget
+from ladder.integrations.peft_merge_model import merge_wrapper, unload_wrapper
 from ladder.integrations.peft_requests import saved_check_wrapper
 from ladder.nn.linear import Linear
 from ladder.nn.packed import PackedModule

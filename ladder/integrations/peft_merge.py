@@ -10,7 +10,7 @@ that are merged later are added to it, not to what was rounded.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, cast
 
@@ -18,13 +18,11 @@ import torch
 from peft.tuners.tuners_utils import BaseTunerLayer, check_adapters_to_merge
 from torch import Tensor, nn
 
-from ladder.errors import InvalidArgument, Unsupported
-from ladder.integrations.peft_told import telling
+from ladder.errors import Unsupported
 from ladder.integrations.peft_values import rounded
 from ladder.nn.embedding import Embedding
 from ladder.nn.merged_layer import MergedLinear
 from ladder.nn.packed import PackedModule
-from ladder.quantization import weights_of
 from ladder.weight import Weight
 
 #: Of a packed layer that adapters are merged into: its :class:`_Merged`.
@@ -45,14 +43,14 @@ class Merges:
         """
         names = check_adapters_to_merge(self, adapter_names)
         if names:
-            _merged(self).add(self, names, safe_merge)
+            merged_into(self).add(self, names, safe_merge)
 
     def unmerge(self: Any) -> None:
         """Take out the layer's adapters: the packed weight is the one from before, bit for bit."""
         if not self.merged:
             warnings.warn("Already unmerged. Nothing to do.", stacklevel=2)
             return
-        _merged(self).remove(self)
+        merged_into(self).remove(self)
 
     def merge_dense(self, safe_merge: bool, adapter_names: list[str]) -> None:
         """PEFT's merging, while the base layer is dense."""
@@ -75,16 +73,16 @@ class _Merged:
     """
 
     def __init__(self, base: PackedModule) -> None:
-        if base.device.type == "meta":
+        bias = base._parameters.get("bias")
+        if base.device.type == "meta" or (bias is not None and bias.is_meta):
             raise Unsupported(
-                "the packed layer is offloaded, and merging needs its codes: load the model "
+                "the packed layer is offloaded, and merging needs its parts: load the model "
                 "without offloading"
             )
         if isinstance(base, MergedLinear):
             base._restore()  # what is quantised is a weight of its own
         self.base, self.names = base, dict[Any, list[str]]()
         self.weight = base.packed_weight
-        bias = base._parameters.get("bias")
         self.bias = None if bias is None else bias.detach().clone()
 
     def add(self, layer: Any, names: list[str], safe: bool) -> None:
@@ -156,7 +154,8 @@ class _Merged:
             state.pop(_MERGED, None)
 
 
-def _merged(layer: Any) -> _Merged:
+def merged_into(layer: Any) -> _Merged:
+    """What has been merged into the packed layer below a layer of adapters, if only nothing."""
     base = layer.get_base_layer()
     return base.__dict__.get(_MERGED) or _Merged(base)
 
@@ -182,75 +181,3 @@ def _in_place(layer: Any, dense: nn.Module) -> Iterator[None]:
         holder._modules["base_layer"] = packed
         if backend is not None:
             layer.quantization_backend = backend
-
-
-def merge_wrapper(others: Callable[..., Any]) -> Callable[..., Any]:
-    """Of ``BaseTuner.merge_adapter``: all packed layers are merged, or none."""
-
-    def merge(self: Any, *args: Any, **kwargs: Any) -> None:
-        names = kwargs.get("adapter_names", args[0] if args else None)
-        layers = _checked(self.model, names)
-        before = {name: list(layer.merged_adapters) for name, layer in layers.items()}
-        with telling(layers):
-            try:
-                others(self, *args, **kwargs)
-            except BaseException:
-                for name, layer in layers.items():
-                    if layer.merged_adapters != before[name]:
-                        layer.unmerge()
-                        if before[name]:
-                            layer.merge(adapter_names=before[name])
-                raise
-
-    merge._ladder = True
-    return merge
-
-
-def unload_wrapper(others: Callable[..., Any]) -> Callable[..., Any]:
-    """Of ``BaseTuner._unload_and_optionally_merge``: what cannot be merged is told first."""
-
-    def unload(
-        self: Any,
-        merge: bool = True,
-        progressbar: bool = False,
-        safe_merge: bool = False,
-        adapter_names: list[str] | None = None,
-    ) -> Any:
-        layers = _checked(self.model, adapter_names) if merge else {}
-        with telling(layers):
-            return others(
-                self, merge=merge, progressbar=progressbar, safe_merge=safe_merge,
-                adapter_names=adapter_names,
-            )  # fmt: skip
-
-    unload._ladder = True
-    return unload
-
-
-def _checked(model: nn.Module, names: list[str] | None) -> dict[str, Any]:
-    """The layers of adapters on packed layers. Raises, before one is merged, what merging ``names``
-    would, but for what rounding refuses."""
-    layers = {
-        name: module
-        for name, module in model.named_modules()
-        if isinstance(module, BaseTunerLayer) and isinstance(module.get_base_layer(), PackedModule)
-    }
-    for name, layer in layers.items():
-        wanted = layer.active_adapters if names is None else names
-        if isinstance(wanted, str) or not isinstance(layer, Merges):
-            continue  # PEFT refuses it
-        with weights_of(name):
-            _check(layer, [each for each in wanted if each not in layer.merged_adapters])
-    return layers
-
-
-def _check(layer: Any, names: list[str]) -> None:
-    merged = _merged(layer)
-    dense, _ = merged.summed({**merged.names, layer: names}, safe=False)
-    for part, values in dense.named_parameters():
-        if not bool(values.isfinite().all()):
-            at = (~values.isfinite()).nonzero()[0].tolist()
-            raise InvalidArgument(
-                f"{part} at {at} would be {values[tuple(at)].item()} with {', '.join(names)} "
-                "merged, not finite: the adapter seems to be broken"
-            )

@@ -40,6 +40,10 @@ SMALL = {
          *("--layers", "1", "--repeats", "1")],
         "| packed, optimize | 16 | ",
     ),
+    "merge_adapters.py": (
+        [*("--types", "mxfp4", "--adapters", "1:1e-3", "--windows", "1", "--calibration", "1")],
+        "| mxfp4 | 1, 1e-3 | ",
+    ),
     "packing.py": (["--size", "256"], "| nvfp4 | "),
     "perplexity.py": (["--windows", "1"], "| tiny-llama-gptq | repacked | "),
     "quantize.py": (["--n", "64", "--k", "256", "--runs", "1", "--types", "mxfp4"], "| mxfp4 | "),
