@@ -44,8 +44,9 @@ class TrainedWeight:
         self._step, self._shift = (each[:, :: self._width].contiguous() for each in (step, shift))
         self.elements = self._start(source.to(torch.float32)).requires_grad_()
         self.gains: Tensor | None = None
-        if packed.scales is not None and packed.scales.dtype in _FLOATS:
-            self.gains = torch.zeros_like(packed.scales, dtype=torch.float32).requires_grad_()
+        scales = packed.scales if packed.type.grid is None else None  # those of a grid are on it
+        if scales is not None and scales.dtype in _FLOATS:
+            self.gains = torch.zeros_like(scales, dtype=torch.float32).requires_grad_()
 
     def size_of_step(self) -> float:
         """The mean difference of two values that follow each other."""
