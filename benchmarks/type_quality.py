@@ -5,6 +5,7 @@
                                       [--calibration N]
     python benchmarks/type_quality.py --mixtures BITS... --types NAME... [--measure one|each]
     python benchmarks/type_quality.py --trained STEPS --types NAME... --calibration N
+    python benchmarks/type_quality.py --train-blocks STEPS --types NAME... --calibration N
     python benchmarks/type_quality.py --model FOLDER --tokens FILE.npy
 
 Without ``--model`` it is the model of examples/tiny-llama-gptq, dequantised and rotated: its codes
@@ -18,7 +19,8 @@ of the same file that are not measured, as many as it says, spread over what is 
 for so many bits a weight on average, by ``--choose`` windows that are not measured.
 
 ``--trained`` trains the weights for each of ``--types``, in groups of the first of ``--groups``, on
-all windows that are not measured (:mod:`ladder.qat`).
+all windows that are not measured (:mod:`ladder.qat`). ``--train-blocks`` trains those of one block
+after the other, on the windows that codes are chosen by.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ from transformers import AutoModelForCausalLM
 import ladder
 from benchmarks.machine import describe
 from benchmarks.type_mixtures import mixtures
-from benchmarks.type_training import BATCH, trainings
+from benchmarks.type_training import BATCH, blocks_trained, trainings
 from ladder.evaluate.perplexity import load_tokens, perplexity, spread
 from ladder.integrations.transformers import dense, enable
 from ladder.nn.mixed_precision import candidates_of
@@ -171,6 +173,7 @@ def main() -> None:
     parser.add_argument("--measure", default="one", help="--mixtures: one type of a layer, or each")
     parser.add_argument("--choose", type=int, default=8, help="--mixtures: windows to choose by")
     parser.add_argument("--trained", type=int, metavar="STEPS", help=f"of {BATCH} windows")
+    parser.add_argument("--train-blocks", type=int, metavar="STEPS")
     parser.add_argument("--device", default="cpu", help="that measures the packed model")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--out", type=Path, help="where the table is written; printed otherwise")
@@ -193,6 +196,12 @@ def main() -> None:
             parser.error("--trained needs --calibration, to begin with calibrated weights")
         found = trainings(
             model, tokens, types, rest, calibration, steps=options.trained, device=options.device
+        )
+    elif options.train_blocks:
+        if calibration is None:
+            parser.error("--train-blocks needs --calibration")
+        found = blocks_trained(
+            model, tokens, types, calibration, steps=options.train_blocks, device=options.device
         )
     elif options.mixtures:
         found = mixtures(

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import copy
 import sys
+import time
 from collections.abc import Callable, Sequence
 
 import torch
@@ -72,6 +73,38 @@ def trainings(
         _, trained = packed(model, learnt)
         _, both = packed(dense(start), learnt)
         lines.append(f"| `{ttype}` | {nearest} | {calibrated} | {trained} | {both} |")
+        print(lines[-1], file=sys.stderr, flush=True)
+    return lines
+
+
+def blocks_trained(
+    model: nn.Module,
+    tokens: Tensor,
+    types: Sequence[TType],
+    calibration: Tensor,
+    *,
+    steps: int,
+    device: str,
+) -> list[str]:
+    """Markdown: a row for each type, as :func:`trainings`, of blocks that are trained one by one,
+    for so many ``steps`` each."""
+    model = model.to(device)
+    base = perplexity(model, tokens)
+    lines = [
+        f"Unquantised: {base:.4f}. The seconds are of calibration and training.",
+        "",
+        "| type | calibrated | blocks trained | calibrated, s | blocks trained, s |",
+        "|---|---:|---:|---:|---:|",
+    ]
+    for ttype in types:
+        cells, seconds = [], []
+        for each in (0, steps):
+            made, start = copy.deepcopy(model), time.perf_counter()
+            ladder.convert(made, ttype, calibration=calibration, train_blocks=each)
+            seconds.append(f"{time.perf_counter() - start:.0f}")
+            found, moved = perplexity(made, tokens), divergence(made, model, tokens)
+            cells.append(f"{found:.2f} ({found / base - 1:+.1%}), {moved:.3f}")
+        lines.append(f"| `{ttype}` | {' | '.join((*cells, *seconds))} |")
         print(lines[-1], file=sys.stderr, flush=True)
     return lines
 

@@ -18,6 +18,7 @@ from ladder.cli import app
 from ladder.errors import InvalidArgument
 from ladder.integrations.transformers import dense as make_dense
 from ladder.nn.calibration.trained_weight import TrainedWeight
+from ladder.types import parse
 
 TOKENS = torch.randint(0, 128, (6, 48), generator=torch.Generator().manual_seed(1))
 TYPES = [
@@ -47,7 +48,7 @@ def weight_and_packed(type, n=48, k=80):
 @pytest.mark.parametrize("type", TYPES)
 def test_training_begins_with_the_codes_and_scales_of_the_weight(type):
     source, packed = weight_and_packed(type)
-    trained = TrainedWeight(source, packed)
+    trained = TrainedWeight(source, packed, packed.type)
     assert trained.packed() == packed
     torch.testing.assert_close(trained.values(), packed.dequantize(), rtol=2e-6, atol=1e-6)
     nearest = ladder.quantize(source, type)
@@ -59,7 +60,7 @@ def test_training_begins_with_the_codes_and_scales_of_the_weight(type):
 def test_what_was_trained_is_what_products_saw(type):
     """Values of the packed weight are those of the last step, scales of 16 bits included."""
     source, packed = weight_and_packed(type)
-    trained = TrainedWeight(source, packed)
+    trained = TrainedWeight(source, packed, packed.type)
     with torch.no_grad():
         trained.elements += 0.3 * trained.size_of_step() * torch.randn(source.shape)
         if trained.gains is not None:
@@ -81,7 +82,7 @@ def test_gradients_are_those_of_learned_step_sizes():
         torch.tensor([[3, 2, 3, 0, 2, 2, 2, 3]], dtype=torch.uint8),
         "uint2,group=8,scale=float32,zero=midpoint", scales=torch.ones(1, 1),
     )  # fmt: skip
-    trained = TrainedWeight(source, packed)
+    trained = TrainedWeight(source, packed, packed.type)
     with torch.no_grad():
         trained.elements.copy_(source)
     grad = torch.arange(1.0, 9.0)[None]
@@ -125,6 +126,16 @@ def test_blocks_give_what_is_nearer_to_the_dense_model(type, dense_folder):
     for name, parameter in trained.named_parameters():
         assert parameter.requires_grad == free[name] and parameter.grad is None
     assert report.to_dict()["blocks"]["model.layers.0"]["trained"] > 0
+
+
+def test_scales_on_the_grid_of_a_k_quant_stay_there():
+    source, packed = weight_and_packed("q3_k", 8, 256)
+    trained = TrainedWeight(source, packed, parse("q3_k"))
+    assert trained.gains is None
+    with torch.no_grad():
+        trained.elements += trained.size_of_step() * torch.randn(source.shape)
+    made = trained.packed()
+    assert torch.equal(made.scales, packed.scales) and made != packed
 
 
 def test_the_same_data_give_the_same_weights(dense_folder):

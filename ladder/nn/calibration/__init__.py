@@ -114,7 +114,7 @@ def calibrated(
         for turn in in_turn(model, layers, calls):
             if isinstance(turn, BlockDone):
                 if train_blocks:
-                    _train(model, turn, train_blocks, made)
+                    _train(model, turn, types, train_blocks, made)
                     made.change(turn.layers, keep)
                 continue
             for part, hessians in zip(turn.parts, turn.hessians, strict=True):
@@ -132,9 +132,11 @@ def _itself(weight: Weight) -> Weight:
     return weight
 
 
-def _train(model: nn.Module, done: BlockDone, steps: int, made: Calibrated) -> None:
+def _train(
+    model: nn.Module, done: BlockDone, types: LayerTypes, steps: int, made: Calibrated
+) -> None:
     weights = {part: made.of(part) for part in parts_of(done.layers)}
-    found = train_block(done.block, done.runs, weights, done.kept, steps)
+    found = train_block(done.block, done.runs, weights, types, done.kept, steps)
     if found is None:
         return
     name = next(name for name, module in model.named_modules() if module is done.block)

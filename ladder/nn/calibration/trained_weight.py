@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ladder import ops
 from ladder.compensation import grid_of, levels_of
+from ladder.types import TType
 from ladder.weight import Weight
 
 #: Formats of scales that are trained. Others have few values, a power of two or two a doubling, and
@@ -31,9 +32,10 @@ class TrainedWeight:
     Args:
         source: [N, K], the dense weight.
         packed: the same quantised, whose codes and scales training begins with.
+        ttype: what it was quantised to: scales on the grid of a k-quant stay there.
     """
 
-    def __init__(self, source: Tensor, packed: Weight) -> None:
+    def __init__(self, source: Tensor, packed: Weight, ttype: TType) -> None:
         assert packed.g_idx is None, "the columns of a group follow each other"
         self._packed = packed
         levels, code_of = levels_of(packed.type)
@@ -44,7 +46,7 @@ class TrainedWeight:
         self._step, self._shift = (each[:, :: self._width].contiguous() for each in (step, shift))
         self.elements = self._start(source.to(torch.float32)).requires_grad_()
         self.gains: Tensor | None = None
-        scales = packed.scales if packed.type.grid is None else None  # those of a grid are on it
+        scales = packed.scales if ttype.grid is None else None
         if scales is not None and scales.dtype in _FLOATS:
             self.gains = torch.zeros_like(scales, dtype=torch.float32).requires_grad_()
 
