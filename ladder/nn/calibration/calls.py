@@ -96,14 +96,18 @@ def at_rest(model: nn.Module) -> Iterator[None]:
         if getattr(config, "use_cache", None) is True:
             configs[id(config)] = config
     precision = torch.get_float32_matmul_precision()
+    caches = torch.is_autocast_cache_enabled()
     try:
         model.eval()
+        torch.set_autocast_cache_enabled(False)  # weights change under it
         torch.set_float32_matmul_precision("highest")
         for config in configs.values():
             config.use_cache = False
         with torch.inference_mode(False), torch.no_grad():  # training may follow inference
             yield
     finally:
+        torch.set_autocast_cache_enabled(caches)
+        torch.clear_autocast_cache()
         torch.set_float32_matmul_precision(precision)
         for config in configs.values():
             config.use_cache = True
