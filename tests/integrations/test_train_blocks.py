@@ -14,8 +14,10 @@ from typer.testing import CliRunner
 import ladder
 from ladder.checkpoints.calibrated import Calibration
 from ladder.checkpoints.convert import convert
+from ladder.checkpoints.gguf.superblocks import levels_of
 from ladder.cli import app
 from ladder.errors import InvalidArgument
+from ladder.grids import GRIDS
 from ladder.integrations.transformers import dense as make_dense
 from ladder.nn.calibration.trained_weight import TrainedWeight
 from ladder.types import parse
@@ -230,6 +232,80 @@ def test_a_failure_leaves_the_model_as_calibration_would(dense_folder, monkeypat
     for module in model.modules():
         assert "weight" not in vars(module)
     assert all(each.requires_grad for each in model.parameters())
+
+
+class Blocks(nn.Module):
+    """Residual blocks; ``call`` is how the model calls them."""
+
+    def __init__(self, call=lambda block, x: block(x)):
+        super().__init__()
+        torch.manual_seed(0)
+        self.blocks = nn.ModuleList(
+            nn.Sequential(nn.Linear(256, 64), nn.ReLU(), nn.Linear(64, 256)) for _ in range(2)
+        )
+        self._call = call
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = x + self._call(block, x)
+        return x
+
+
+class Detached(nn.Sequential):
+    def forward(self, x):
+        return super().forward(x).detach()
+
+
+def test_blocks_that_cannot_be_trained_are_named(caplog):
+    """Those that run twice a call, and those whose outputs have no gradients."""
+    x = torch.randn(4, 8, 256)
+    model = Blocks(lambda block, x: block(block(x)))
+    report = ladder.convert(model, TYPES[0], calibration=x, train_blocks=2)
+    assert not report.blocks
+    assert "2 of 2 blocks could not be trained, blocks.0, blocks.1" in caplog.text
+    caplog.clear()
+    model = Blocks()
+    model.blocks[1] = Detached(*model.blocks[1])
+    report = ladder.convert(model, TYPES[0], calibration=x, train_blocks=2)
+    assert list(report.blocks) == ["blocks.0"]
+    assert "1 of 2 blocks could not be trained, blocks.1:" in caplog.text
+    caplog.clear()
+    ladder.convert(Blocks(), TYPES[0], calibration=x, train_blocks=2)
+    assert not caplog.text
+
+
+def test_steps_have_as_many_rows_as_windows_have_on_average():
+    """The first may be short."""
+    calls = []
+    for lengths in ((1, *[1000] * 5), (*[1000] * 5, 1)):
+        model, count = Blocks(), []
+        for block in model.blocks:
+            block.register_forward_hook(lambda *_, count=count: count.append(1))
+        batches = [torch.randn(1, length, 256) for length in lengths]
+        ladder.convert(model, TYPES[0], calibration=batches, train_blocks=2)
+        calls.append(len(count))
+    assert calls[0] == calls[1]
+
+
+def test_autocast_keeps_no_copies_of_weights_that_change():
+    x = torch.randn(64, 4, 256)
+    with torch.autocast("cpu", torch.bfloat16):
+        model = Blocks()
+        model(x)
+        report = ladder.convert(model, TYPES[0], calibration=x, train_blocks=40)
+        assert torch.is_autocast_cache_enabled()
+    assert all(0.02 < each.trained < each.calibrated for each in report.blocks.values())
+
+
+@pytest.mark.parametrize("name", ["q2_k", "q3_k"])
+def test_a_model_of_k_quants_keeps_to_their_grids(name):
+    model = Blocks()
+    types = {"2": "uint2,group=32,scale=float16,zero=midpoint"}  # K = 64 has no superblocks
+    report = ladder.convert(model, name, calibration=torch.randn(64, 4, 256), types=types,
+                            train_blocks=60)  # fmt: skip
+    assert all(each.trained < each.calibrated for each in report.blocks.values())
+    for block in model.blocks:
+        assert levels_of(block[0].packed_weight, GRIDS[name]) is not None
 
 
 @pytest.mark.parametrize("steps, said", [(-1, "train_blocks is -1"), (1.5, "train_blocks is 1.5"),

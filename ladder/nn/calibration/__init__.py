@@ -4,6 +4,7 @@ tType)."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -28,6 +29,8 @@ from ladder.nn.select_conv import matrix_of
 from ladder.quantization import quantize, quantize_calibrated, weights_of
 from ladder.types import TType
 from ladder.weight import Weight
+
+_log = logging.getLogger("ladder")
 
 
 @dataclass
@@ -86,7 +89,8 @@ def calibrated(
         batches: as :func:`ladder.nn.calibration.calls.calls_of`.
         train_blocks: for how many steps the weights of each block are trained
             (:mod:`ladder.nn.calibration.block_training`) once they have these codes, which they
-            keep where training leaves the block no better.
+            keep where training leaves the block no better. Blocks that do not run once a call, or
+            give no tensor with gradients, are not trained, which a warning says.
         progress: called with (name, done, count) after each layer.
         keep: what is kept of a weight that is made; by default itself.
     Raises:
@@ -125,7 +129,21 @@ def calibrated(
                     done += 1
                     if progress is not None:
                         progress(part.layer.name, done, len(layers))
+    if train_blocks:
+        _warn_of_untrained(model, layers, made)
     return made
+
+
+def _warn_of_untrained(model: nn.Module, layers: Sequence[Layer], made: Calibrated) -> None:
+    blocks = {block for block, own in blocks_of(model, layers).items() if own}
+    names = [name for name, module in model.named_modules() if module in blocks]
+    left = [name for name in names if name not in made.blocks]
+    if left:
+        _log.warning(
+            "train_blocks: %d of %d blocks could not be trained, %s: they do not run just once in "
+            "a call of the model, or give no tensor that has gradients",
+            *(len(left), len(names), ", ".join(left[:3]) + (", ..." if left[3:] else "")),
+        )
 
 
 def _itself(weight: Weight) -> Weight:

@@ -5,6 +5,7 @@ and the first stage of EfficientQAT, Chen et al., arXiv 2407.11062)."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol, cast
@@ -126,7 +127,8 @@ def train_block(
         steps: of Adam.
     Returns:
         The errors, and the trained weights, which the block does not have yet; no weights where
-        those that it has are better. None where the dense model gives something else.
+        those that it has are better. None where it cannot be trained: the dense model gives
+        something else, or what it gives has no gradients.
     """
     with kept.back():
         wanted = [first_of(run.before()) for run in runs]
@@ -146,7 +148,8 @@ def train_block(
         for part, own in weights.items()
     ]
     with _frozen(block):
-        _train(trained, pairs, steps)
+        if not _train(trained, pairs, steps):
+            return None
     made = {each.part: [weight.packed() for weight in each.weights] for each in trained}
     with _shown(made):
         after = _error(pairs)
@@ -155,13 +158,15 @@ def train_block(
     return BlockError(before, after), made
 
 
-def _train(trained: Sequence[_Trained], pairs: Sequence[tuple[Run, Tensor]], steps: int) -> None:
+def _train(trained: Sequence[_Trained], pairs: Sequence[tuple[Run, Tensor]], steps: int) -> bool:
+    """Whether what is given follows from weights that are trained: not if it is detached."""
     groups = [group for each in trained for group in each.groups()]
     optimizer = torch.optim.Adam(groups)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
-    rows = pairs[0][1].numel() // pairs[0][1].shape[-1]
-    count = min(max(1, -(-_ROWS // rows)), len(pairs))
+    rows = sum(want.numel() // want.shape[-1] for _, want in pairs) / len(pairs)
+    count = min(max(1, math.ceil(_ROWS / rows)), len(pairs))
     draw, order = torch.Generator().manual_seed(0), list[int]()
+    follows = False
     try:
         for _ in range(steps):
             while len(order) < count:
@@ -171,7 +176,10 @@ def _train(trained: Sequence[_Trained], pairs: Sequence[tuple[Run, Tensor]], ste
                 for each in trained:
                     each.show()
                 for run, want in (pairs[number] for number in chosen):
-                    _loss(first_of(run.now()), want).mul(_LOSS_SCALE).backward()
+                    loss = _loss(first_of(run.now()), want).mul(_LOSS_SCALE)
+                    if loss.requires_grad:
+                        loss.backward()
+                        follows = True
                 finite = [each.learn() for each in trained]
             if all(finite):
                 optimizer.step()
@@ -180,6 +188,7 @@ def _train(trained: Sequence[_Trained], pairs: Sequence[tuple[Run, Tensor]], ste
     finally:
         for each in trained:
             each.hide()
+    return follows
 
 
 def _loss(given: Any, wanted: Tensor) -> Tensor:
