@@ -15,6 +15,7 @@ from typing import Any
 
 import peft
 import torch
+from safetensors import SafetensorError
 from torch import nn
 
 from ladder.checkpoints.model import meta_model
@@ -112,8 +113,8 @@ def merge(
     source, out = Path(base), Path(os.path.abspath(destination))
     check_apart(source, out)
     check_destination(out, force=force)
-    if not (Path(adapter) / peft.utils.CONFIG_NAME).is_file():
-        raise CheckpointError(f"{adapter} has no {peft.utils.CONFIG_NAME}: no folder of an adapter")
+    _check_adapter(Path(adapter))
+    check_apart(Path(adapter), out)
     weights = open_shards(source).files
     described: Any = meta_model(source)
     model: Any = type(described).from_pretrained(str(source), dtype=torch.float32).to(device)
@@ -152,18 +153,63 @@ def merge(
     return report
 
 
+def _check_adapter(folder: Path) -> None:
+    """Raise CheckpointError, before a model is loaded, for a folder without an adapter."""
+    config, weights = folder / peft.utils.CONFIG_NAME, peft.utils.SAFETENSORS_WEIGHTS_NAME
+    if not config.is_file():
+        raise CheckpointError(f"{folder} has no {config.name}: no folder of an adapter")
+    # PEFT would look for them on the Hub.
+    if not any((folder / name).is_file() for name in (weights, peft.utils.WEIGHTS_NAME)):
+        raise CheckpointError(f"{folder} has no {weights}, the tensors of the adapter")
+    try:
+        peft.PeftConfig.from_pretrained(str(folder))
+    except (KeyError, TypeError, ValueError) as error:
+        version = peft.__version__
+        raise CheckpointError(f"PEFT {version} does not understand {config}: {error!r}") from error
+
+
 def merged_into(model: nn.Module, adapter: str | os.PathLike[str]) -> nn.Module:
     """``model``, which is dense, with an adapter in its weights. Errors as :func:`merge`."""
     try:
         adapted: Any = peft.PeftModel.from_pretrained(model, str(adapter))
+        if not hasattr(adapted.base_model, "merge_and_unload"):
+            kind = next(iter(adapted.peft_config.values())).peft_type.value
+            raise InvalidArgument(f"{adapter} is of kind {kind}, which is not merged into weights")
+        # Again, for what from_pretrained does not say: which names it has found no tensors for, and
+        # the other way round. It goes on with random numbers there.
+        result = adapted.load_adapter(str(adapter), adapted.active_adapter)
+    except InvalidArgument:
+        raise
+    except SafetensorError as error:
+        raise CheckpointError(f"the tensors of {adapter} are damaged: {error}") from error
     except (RuntimeError, ValueError) as error:  # shapes; modules that are not there
         said = " ".join(str(error).split())
         raise CheckpointError(f"{adapter} does not fit the model: {said}") from error
-    if not hasattr(adapted.base_model, "merge_and_unload"):
-        kind = next(iter(adapted.peft_config.values())).peft_type
-        raise InvalidArgument(f"{adapter} is of kind {kind}, which is not merged into weights")
-    merged: nn.Module = adapted.merge_and_unload(safe_merge=True)
+    # PEFT also saves parts of embeddings beside adapters, those of packed ones too.
+    unknown = [name for name in result.unexpected_keys if adapted.base_model.prefix in name]
+    for names, what in (
+        (_not_found(adapted, result.missing_keys), "are not among its tensors"),
+        (unknown, "of its tensors are not in the model"),
+    ):
+        if names:
+            raise CheckpointError(
+                f"{adapter} does not fit the model: {len(names)} {what}, such as {names[0]}"
+            )
+    try:
+        merged: nn.Module = adapted.merge_and_unload(safe_merge=True)
+    except NotImplementedError as error:
+        kind = adapted.active_peft_config.peft_type.value
+        raise InvalidArgument(f"{adapter} is of kind {kind}, which PEFT does not merge") from error
+    except ValueError as error:  # numbers that are not finite; a bias that the model has not
+        raise InvalidArgument(f"{adapter}: {error}") from error
     return merged
+
+
+def _not_found(adapted: nn.Module, names: list[str]) -> list[str]:
+    """Those of ``names`` whose parameter has no other name with which it was found."""
+    parameters = dict(adapted.named_parameters(remove_duplicate=False))
+    found = {id(each) for name, each in parameters.items() if name not in names}
+    return [name for name in names if id(parameters.get(name)) not in found]
 
 
 def _cast(model: Any, dtype: torch.dtype) -> None:

@@ -2,12 +2,13 @@
 """``ladder merge``: a folder of a model and one of an adapter become one ladder folder."""
 
 import json
+import shutil
 
 import pytest
 import torch
 from hf_mixtures import FIRST, experts_of, fresh
 from hf_models import TINY, load, logits, types_in
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import ladder
@@ -153,6 +154,84 @@ def test_what_cannot_be_merged_is_named_and_leaves_nothing(dense_folder, packed_
         merge(dense_folder, good, out, group_size=32)
     merge(dense_folder, good, out, group_size=32, force=True)
     assert not (out / "mine").exists() and load(out)
+
+
+@pytest.fixture(scope="module")
+def adapter(dense_folder, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("adapters") / "adapter"
+    adapter_of(load(dense_folder), folder, target_modules=["q_proj"])
+    return folder
+
+
+def _renamed(folder):
+    """Tensors of another model: PEFT would go on with random numbers."""
+    path = folder / "adapter_model.safetensors"
+    save_file({k.replace(".layers.", ".h."): part for k, part in load_file(path).items()}, path)
+
+
+def _with_one_more_layer(folder):
+    path = folder / "adapter_model.safetensors"
+    parts = load_file(path)
+    save_file(
+        parts | {k.replace("s.0.", "s.9."): part + 1 for k, part in parts.items() if "s.0." in k},
+        path,
+    )
+
+
+def _not_finite(folder):
+    path = folder / "adapter_model.safetensors"
+    save_file({k: part * torch.inf for k, part in load_file(path).items()}, path)
+
+
+def _torn(folder):
+    path = folder / "adapter_model.safetensors"
+    path.write_bytes(path.read_bytes()[:-9])
+
+
+def _without_tensors(folder):
+    (folder / "adapter_model.safetensors").unlink()
+
+
+def _of_an_unknown_kind(folder):
+    path = folder / "adapter_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"peft_type": "MINE"}))
+
+
+@pytest.mark.parametrize(
+    ("damage", "error", "message"),
+    [
+        (_renamed, CheckpointError, "4 are not among its tensors, such as .*q_proj.lora_A"),
+        (_with_one_more_layer, CheckpointError, "2 of its tensors are not in the .*layers.9"),
+        (_not_finite, InvalidArgument, "NaNs detected"),
+        (_torn, CheckpointError, "tensors of .* are damaged"),
+        (_without_tensors, CheckpointError, "has no adapter_model.safetensors"),
+        (_of_an_unknown_kind, CheckpointError, "does not understand .*adapter_config.json.*MINE"),
+    ],
+)
+def test_a_damaged_adapter_is_refused(
+    damage, error, message, adapter, dense_folder, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    shutil.copytree(adapter, tmp_path / "bad")
+    damage(tmp_path / "bad")
+    with pytest.raises(error, match=message):
+        merge(dense_folder, tmp_path / "bad", tmp_path / "out", group_size=32)
+    assert [path.name for path in tmp_path.iterdir()] == ["bad"]
+
+
+def test_force_does_not_replace_the_adapter_that_is_merged(adapter, dense_folder):
+    files = {path: path.read_bytes() for path in adapter.iterdir()}
+    for out in (adapter, adapter.parent, adapter / "merged"):
+        with pytest.raises(InvalidArgument, match="must not lie in each other"):
+            merge(dense_folder, adapter, out, group_size=32, force=True)
+    assert {path: path.read_bytes() for path in adapter.iterdir()} == files
+
+
+def test_parameters_that_layers_of_an_adapter_share_are_found(dense_folder, tmp_path):
+    """VB-LoRA's file has its bank of vectors once."""
+    config = peft.VBLoRAConfig(r=4, num_vectors=16, vector_length=16, target_modules=["q_proj"])
+    peft.get_peft_model(load(dense_folder), config).save_pretrained(tmp_path / "adapter")
+    assert merge(dense_folder, tmp_path / "adapter", tmp_path / "out", group_size=32).packed
 
 
 def test_the_command_says_what_it_did(ladder_folder, tmp_path, capsys):
