@@ -221,11 +221,24 @@ def test_layers_that_keep_more_than_keys_and_values_are_refused_by_name():
         ({"values": "uint4,tensor"}, Unsupported, "values are of type .* several rows"),
         ({"values_per": "row"}, InvalidArgument, "values_per is 'row'"),
         ({"method": "best"}, InvalidArgument, "method is 'best', not one of nearest, search"),
+        (
+            {"keys": "q4_k"},
+            InvalidArgument,
+            "keys: q4_k .* 256 columns, which do not divide K, 128",
+        ),
     ],
 )
 def test_arguments_out_of_range_are_refused(example, options, error, message):
     with pytest.raises(error, match=message):
         QuantizedCache(example.config, **options)
+    with pytest.raises(InvalidArgument, match="config is a LlamaForCausalLM"):
+        QuantizedCache(example)
+
+
+def test_superblocks_that_heads_do_not_have_are_refused_by_the_first_call(example, tokens):
+    cache = QuantizedCache(example.config, values="q4_k")
+    with pytest.raises(InvalidArgument, match="values of layer 0: q4_k .* divide K, 64"):
+        example(tokens[:1, :4], past_key_values=cache)
 
 
 def test_a_type_that_does_not_reach_names_the_layer_and_leaves_it(example, tokens):

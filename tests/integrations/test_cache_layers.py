@@ -161,9 +161,12 @@ def test_bytes_are_those_of_the_codes_scales_and_window():
     assert it.dense_nbytes == 2 * 3 * 133 * (64 + 32) * 2
 
 
-def test_no_view_keeps_the_memory_of_a_prompt():
+@pytest.mark.parametrize(("tokens", "removed"), [(101, 0), (20, 0), (101, 3)])
+def test_no_view_keeps_the_memory_of_a_prompt(tokens, removed):
     it = layer(residual=5)
-    feed(it, *states(101), [101])
+    keys, values = (torch.cat([each, each], 3) for each in states(tokens))  # as of a fused product
+    it.update(keys[..., : keys.shape[3] // 2], values[..., : values.shape[3] // 2])
+    it.crop(-removed)
     held = [*it.recent, *(part for parts in codes(it) for part in parts.values())]
     assert sum(tensor.untyped_storage().nbytes() for tensor in held) == it.nbytes
 
@@ -230,12 +233,15 @@ def test_sequences_of_a_batch_are_as_if_alone_and_change_places(keys_per):
     assert torch.equal(together.values, torch.cat([it.values for it in twice]))
 
 
-def test_another_batch_is_refused_and_changes_nothing():
+def test_another_batch_or_width_is_refused_and_changes_nothing():
     it = layer()
     feed(it, *states(64), [64])
     before = copy.deepcopy(it)
-    with pytest.raises(InvalidArgument, match=r"keys of layer 0 .* \[1, 3\]; the cache has \[2"):
-        it.update(*states(1, batch=1))
+    keys, values = states(1)
+    with pytest.raises(InvalidArgument, match=r"keys of layer 0 .* \[1, 3, .*; the cache has \[2"):
+        it.update(keys[:1], values[:1])
+    with pytest.raises(InvalidArgument, match=r"values of layer 0 have .* width \[2, 3, 7\]; the"):
+        it.update(keys, values[..., :7])
     same(it, before)
 
 

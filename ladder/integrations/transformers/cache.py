@@ -50,7 +50,8 @@ class QuantizedCache(DynamicCache):
             :func:`ladder.quantize`.
         offloading: keep layers on the CPU between their turns, as :class:`DynamicCache` does.
     Raises:
-        InvalidArgument: a type of more than 8 bits, an argument out of range.
+        InvalidArgument: a type of more than 8 bits, or whose superblocks a block is not a multiple
+            of, an argument out of range, ``config`` is none.
         Unsupported: a type whose scales are of several rows; layers of a kind that keeps more than
             keys and values, which ``dense`` may name.
     """
@@ -69,6 +70,8 @@ class QuantizedCache(DynamicCache):
         method: str = "nearest",
         offloading: bool = False,
     ) -> None:
+        if not hasattr(config, "get_text_config"):
+            raise InvalidArgument(f"config is a {type(config).__name__}, not that of a model")
         residual, block = _tokens("residual", residual), _tokens("block", block)
         if block % 32 or not block:
             raise InvalidArgument(f"block is {block}, not a multiple of 32")

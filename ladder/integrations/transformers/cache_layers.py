@@ -106,8 +106,8 @@ class PackedLayer(CacheLayerMixin):
             The keys and values that these tokens see: packed ones decoded, in the dtype of the
             arguments, then those that are dense, then the arguments as they are.
         Raises:
-            InvalidArgument: another batch or number of heads than before, or states that their type
-                cannot hold (numbers that are not finite). The layer is as it was.
+            InvalidArgument: another batch, number of heads or width than before, or states that
+                their type cannot hold (numbers that are not finite). The layer is as it was.
         """
         new = (key_states, value_states)
         self._check(new)
@@ -116,6 +116,8 @@ class PackedLayer(CacheLayerMixin):
         if self.sliding_window is not None:
             seen = [s[:, :, -(self.sliding_window - 1 + key_states.shape[2]) :] for s in seen]
         packed, recent = self._packed(recent)
+        # The arguments may be views of a product that is several times as large.
+        recent = tuple(s.clone() if s is own else s for s, own in zip(recent, new, strict=True))
         if self.recent is None:
             self.lazy_initialization(key_states, value_states)
         self.packed, self.recent = packed, recent
@@ -125,12 +127,16 @@ class PackedLayer(CacheLayerMixin):
 
     def _check(self, new: tuple[Tensor, Tensor]) -> None:
         if self.recent is None or not self.held:
+            for name, states, type in zip(NAMES, new, self.types, strict=True):
+                if why := type.objection(states.shape[3]):
+                    raise InvalidArgument(f"{name} of layer {self.index}: {why}")
             return
         for name, states, held in zip(NAMES, new, self.recent, strict=True):
-            if states.shape[:2] != held.shape[:2]:
+            given, had = ([*s.shape[:2], s.shape[3]] for s in (states, held))
+            if given != had:
                 raise InvalidArgument(
-                    f"{name} of layer {self.index} have batch and heads {list(states.shape[:2])}; "
-                    f"the cache has {list(held.shape[:2])}"
+                    f"{name} of layer {self.index} have batch, heads and width {given}; the cache "
+                    f"has {had}"
                 )
 
     def _decoded(self, i: int, recent: Tensor) -> Tensor:
@@ -238,7 +244,7 @@ class PackedLayer(CacheLayerMixin):
         dense = min(removed, self.recent[0].shape[2])
         end = self.recent[0].shape[2] - dense
         self.packed = tuple(packed.without_last(removed - dense) for packed in self.packed)
-        self.recent = tuple(states[:, :, :end] for states in self.recent)
+        self.recent = tuple(states[:, :, :end].clone() for states in self.recent)
         self.cumulative_length -= removed
         self._leave_behind(recorded=True)
 

@@ -43,6 +43,12 @@ class StatesType:
         """Tokens that are stored, and dropped, together."""
         return self.block if self.by_channel else 1
 
+    def objection(self, width: int) -> str:
+        """Why states of so many channels cannot be of the type; "" where they can."""
+        if self.ttype is None:
+            return ""
+        return self.ttype.grid_objection(self.block if self.by_channel else width)
+
 
 def states_type(
     what: str, given: str | TType | None, per: str, block: int, method: str
@@ -69,7 +75,10 @@ def states_type(
             f'{what} are of type "{ttype}", whose scales are of several rows: tokens come one by '
             "one, and need scales of their own, as of group=G or channel"
         )
-    return StatesType(ttype.with_second_scales_of_rows(), per, block, method)
+    made = StatesType(ttype.with_second_scales_of_rows(), per, block, method)
+    if made.by_channel and (why := made.objection(0)):
+        raise InvalidArgument(f"{what}: {why}, the tokens of a block")
+    return made
 
 
 @dataclass(frozen=True)
