@@ -132,6 +132,9 @@ class LoraLinear(Merges, nn.Module, LoraLayer):
     def merge_dense(self, safe_merge: bool, adapter_names: list[str]) -> None:
         lora_layer.Linear.merge(self, safe_merge=safe_merge, adapter_names=adapter_names)
 
+    def unmerge_dense(self) -> None:
+        lora_layer.Linear.unmerge(self)
+
     def __repr__(self) -> str:
         return "lora." + super().__repr__()
 

@@ -30,7 +30,8 @@ _MERGED = "_ladder_merged_adapters"
 
 
 class Merges:
-    """Of a layer of adapters whose innermost base layer is packed; comes before PEFT's class."""
+    """Of a layer of adapters whose innermost base layer is packed, or was until it was made dense;
+    comes before PEFT's class."""
 
     def merge(self: Any, safe_merge: bool = False, adapter_names: list[str] | None = None) -> None:
         """Add adapters to the packed weight, which is rounded to its type once for all that are
@@ -42,15 +43,24 @@ class Merges:
             Unsupported: the layer is offloaded, or the type's groups are none of the weight's.
         """
         names = check_adapters_to_merge(self, adapter_names)
-        if names:
+        base = self.get_base_layer()
+        if names and isinstance(base, PackedModule):
             merged_into(self).add(self, names, safe_merge)
+        elif names:  # made dense since
+            with _in_place(self, base):
+                self.merge_dense(safe_merge, names)
 
     def unmerge(self: Any) -> None:
         """Take out the layer's adapters: the packed weight is the one from before, bit for bit."""
         if not self.merged:
             warnings.warn("Already unmerged. Nothing to do.", stacklevel=2)
             return
-        merged_into(self).remove(self)
+        base = self.get_base_layer()
+        if isinstance(base, PackedModule):
+            merged_into(self).remove(self)
+        else:
+            with _in_place(self, base):
+                self.unmerge_dense()
 
     def merge_dense(self, safe_merge: bool, adapter_names: list[str]) -> None:
         """PEFT's merging, while the base layer is dense."""
@@ -62,6 +72,11 @@ class Merges:
             kind = next(each.split(".")[2] for each in modules if each.startswith("peft.tuners."))
             why = f": {error}" if str(error) else ""
             raise Unsupported(f"PEFT merges no adapters of {kind}{why}") from None
+
+    def unmerge_dense(self) -> None:
+        """PEFT's own, where the base layer is dense."""
+        theirs: Any = super()
+        theirs.unmerge()
 
 
 class _Merged:

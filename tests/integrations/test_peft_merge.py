@@ -346,6 +346,21 @@ def test_a_model_that_is_unloaded_keeps_nothing_of_before():
     assert set(vars(net.first)) == plain
 
 
+@pytest.mark.parametrize("kind", ("LORA", "LOHA"))
+def test_layers_that_are_made_dense_below_their_adapters_merge_as_peft_does(kind):
+    net, x = packed_net(), x_of(3)
+    model = lora(net) if kind == "LORA" else of_kind(kind, net)
+    dense = dense_net()
+    for layer, base in zip(layers(model), (dense.first, dense.second), strict=True):
+        layer.base_layer = base
+    apart = model(x)
+    model.merge_adapter()
+    assert all(layer.merged for layer in layers(model))
+    torch.testing.assert_close(bases(model)[1](torch.tanh(bases(model)[0](x))), apart)
+    model.unmerge_adapter()
+    torch.testing.assert_close(model(x), apart)
+
+
 def test_switching_an_adapter_off_unmerges_it_as_on_dense_layers():
     model, x = lora(packed_net()), x_of(2)
     model.merge_adapter()
