@@ -35,6 +35,10 @@ SMALL = {
         [*("--only", "layers", "--models", "LLAMA2-70B", "--types", "W:INT4 A:FP16")],
         "| LLAMA2-70B | W:INT4 A:FP16 | 32 | ",
     ),
+    "kv_cache.py": (
+        ["speed", "--context", "64", "--steps", "10", "--ways", "ladder nf4"],
+        "| ladder nf4 | ",
+    ),
     "lora_step.py": (
         [*("--preset", "tiny", "--device", "cpu", "--only", "step", "--tokens", "16"),
          *("--layers", "1", "--repeats", "1")],
@@ -116,6 +120,11 @@ def test_types_for_a_budget_of_bits_stand_beside_one_type_for_all():
 
 def test_trained_weights_stand_beside_rounded_and_calibrated_ones():
     arguments = ["--trained", "1", "--calibration", "1", "--types", "uint2", "--groups", "128"]
+    check_report("type_quality.py", [*arguments, "--windows", "1", "--threads", "1"], "| `uint2,")
+
+
+def test_trained_blocks_stand_beside_calibrated_ones():
+    arguments = ["--train-blocks", "1", "--calibration", "1", "--types", "uint2", "--groups", "128"]
     check_report("type_quality.py", [*arguments, "--windows", "1", "--threads", "1"], "| `uint2,")
 
 

@@ -114,13 +114,13 @@ def calibrated(
     keep = keep or _itself
     at_once = _itself if train_blocks else keep
     done = 0
+
+    def train(block: BlockDone) -> None:
+        _train(model, block, types, train_blocks, made)
+        made.change(block.layers, keep)
+
     with at_rest(model):
-        for turn in in_turn(model, layers, calls):
-            if isinstance(turn, BlockDone):
-                if train_blocks:
-                    _train(model, turn, types, train_blocks, made)
-                    made.change(turn.layers, keep)
-                continue
+        for turn in in_turn(model, layers, calls, train if train_blocks else None):
             for part, hessians in zip(turn.parts, turn.hessians, strict=True):
                 ttype = types.of_layer(part.layer, part.stack)
                 with weights_of(part.layer.name):

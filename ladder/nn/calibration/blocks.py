@@ -4,7 +4,7 @@ quantised, and nothing runs more often than it must."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -59,8 +59,11 @@ class BlockDone:
 
 
 def in_turn(
-    model: nn.Module, layers: Sequence[Layer], calls: Sequence[Call]
-) -> Iterator[Turn | BlockDone]:
+    model: nn.Module,
+    layers: Sequence[Layer],
+    calls: Sequence[Call],
+    done_with: Callable[[BlockDone], None] | None = None,
+) -> Iterator[Turn]:
     """The weights of ``layers``, those with the same inputs at a time, in the order in which they
     run, with what ``calls`` of ``model`` give them. Weights that have been given by then may be
     others: what comes next is what they make of their inputs, beside what the dense model makes.
@@ -72,6 +75,9 @@ def in_turn(
 
     Blocks that are offloaded are in memory while it is their turn.
 
+    Args:
+        done_with: called with each block that holds layers, once these have been given and before
+            the next block runs; not with a model that is one block.
     Raises:
         InvalidArgument: the model is offloaded, and its blocks do not run alone.
     """
@@ -110,7 +116,8 @@ def in_turn(
                 runs = [run for run in runs if run.of_now is not None]
                 if found[block]:
                     yield from _in_block(runs, found[block], kept)
-                    yield BlockDone(block, found[block], runs, kept)
+                    if done_with is not None:
+                        done_with(BlockDone(block, found[block], runs, kept))
                 if step + 1 < count or (offloaded and rest):
                     for run in runs:
                         run.step_on(kept)

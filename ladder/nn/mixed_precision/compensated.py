@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from torch import Tensor, nn
 
-from ladder.nn.calibration.blocks import BlockDone, in_turn
+from ladder.nn.calibration.blocks import in_turn
 from ladder.nn.calibration.calls import Call
 from ladder.nn.calibration.hessians import Hessians, Part
 from ladder.nn.mixed_precision.sensitivity import Sensitivity
@@ -43,8 +43,6 @@ def compensate(
     layers = list({id(part.layer): part.layer for part in place}.values())
     done = 0
     for turn in in_turn(model, layers, calls):
-        if isinstance(turn, BlockDone):
-            continue
         for part, hessians in zip(turn.parts, turn.hessians, strict=True):
             at = place[part]
             for rows, hessian in _inputs(part, hessians):
