@@ -141,7 +141,7 @@ def _errors(rows: Tensor, parts: Tensor) -> Tensor:
 def _codes(source: Tensor, packed: Weight, parts: Tensor) -> Tensor:
     """[N, K] uint8."""
     levels, code_of = (tensor.to(source.device) for tensor in levels_of(packed.type))
-    every = (source, *grid_of(packed, levels, code_of))
+    every = (source, *step_and_shift(packed, levels, code_of))
     made = []
     for part, each in enumerate(parts):
         rows, step, shift = (tensor.chunk(len(parts))[part] for tensor in every)
@@ -253,7 +253,7 @@ def levels_of(ttype: TType) -> tuple[Tensor, Tensor]:
     return ordered[first], order[first].to(torch.uint8)
 
 
-def grid_of(packed: Weight, levels: Tensor, code_of: Tensor) -> tuple[Tensor, Tensor]:
+def step_and_shift(packed: Weight, levels: Tensor, code_of: Tensor) -> tuple[Tensor, Tensor]:
     """[N, K] each: a code's value is ``level * step + shift``, whatever scales and zero points a
     type has."""
     least, most = torch.tensor(0), torch.tensor(len(levels) - 1)

@@ -18,6 +18,29 @@ if TYPE_CHECKING:
 Source = Annotated[Path, typer.Argument(help="Folder of the model to read.")]
 Quantised = Annotated[Path, typer.Argument(help="Folder, or GGUF file, of the model to read.")]
 Destination = Annotated[Path, typer.Argument(help="Folder to write; must not exist.")]
+#: Of commands that quantise to a type that may be a name alone.
+GroupSize = Annotated[
+    int | None, typer.Option(help="Elements that share a scale; -1: all of K. \\[default: 128]")
+]
+Symmetric = Annotated[
+    bool | None, typer.Option(help="Unsigned integers: fix the zero point at the middle.")
+]
+Data = Annotated[
+    Path | None,
+    typer.Option(
+        help="Text in UTF-8, or token ids (.npy): codes are chosen by what layers are given for "
+        "it, of any type (docs/calibration.md)."
+    ),
+]
+Windows = Annotated[
+    int | None, typer.Option(help="--calibration: use this many windows. \\[default: 128]")
+]
+Chunk = Annotated[
+    int | None,
+    typer.Option(
+        help="--calibration: tokens in one window. \\[default: 2048, or the model's most]"
+    ),
+]
 Force = Annotated[bool, typer.Option("--force", help="Replace DST if it exists.")]
 
 

@@ -9,7 +9,17 @@ from typing import Annotated
 
 import typer
 
-from ladder.cli.checkpoint import Destination, Force, Source, print_report
+from ladder.cli.checkpoint import (
+    Chunk,
+    Data,
+    Destination,
+    Force,
+    GroupSize,
+    Source,
+    Symmetric,
+    Windows,
+    print_report,
+)
 from ladder.cli.output import Json, progress_bar
 
 
@@ -31,12 +41,8 @@ def convert(
             '{"thirds": {"bits": 1, "values": \\[-0.3, 0.3]}}.'
         ),
     ] = None,
-    group: Annotated[
-        int | None, typer.Option(help="Elements that share a scale; -1: all of K. \\[default: 128]")
-    ] = None,
-    symmetric: Annotated[
-        bool | None, typer.Option(help="Unsigned integers: fix the zero point at the middle.")
-    ] = None,
+    group: GroupSize = None,
+    symmetric: Symmetric = None,
     layer_type: Annotated[
         list[str] | None,
         typer.Option(
@@ -112,22 +118,9 @@ def convert(
             "anew, which rounds them twice.",
         ),
     ] = False,
-    calibration: Annotated[
-        Path | None,
-        typer.Option(
-            help="Text in UTF-8, or token ids (.npy): codes are chosen by what layers are given "
-            "for it, of any type (docs/calibration.md)."
-        ),
-    ] = None,
-    windows: Annotated[
-        int | None, typer.Option(help="--calibration: use this many windows. \\[default: 128]")
-    ] = None,
-    chunk: Annotated[
-        int | None,
-        typer.Option(
-            help="--calibration: tokens in one window. \[default: 2048, or the model's most]"
-        ),
-    ] = None,
+    calibration: Data = None,
+    windows: Windows = None,
+    chunk: Chunk = None,
     device: Annotated[
         str | None,
         typer.Option(

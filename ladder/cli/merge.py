@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from ladder.cli.checkpoint import Destination, Force
+from ladder.cli.checkpoint import Chunk, Data, Destination, Force, GroupSize, Symmetric, Windows
 from ladder.cli.output import Json, console, print_json, progress_bar
 
 
@@ -22,12 +22,8 @@ def merge(
             "--type", help="Type of the weights. \\[default: what BASE has; uint4 of a dense one]"
         ),
     ] = None,
-    group: Annotated[
-        int | None, typer.Option(help="Elements that share a scale; -1: all of K. \\[default: 128]")
-    ] = None,
-    symmetric: Annotated[
-        bool | None, typer.Option(help="Unsigned integers: fix the zero point at the middle.")
-    ] = None,
+    group: GroupSize = None,
+    symmetric: Symmetric = None,
     skip: Annotated[
         list[str] | None,
         typer.Option(help="BASE is dense: modules to leave, as `ladder convert`. Repeatable."),
@@ -38,22 +34,9 @@ def merge(
     embeddings: Annotated[
         bool, typer.Option("--embeddings", help="BASE is dense: quantise the input embedding, too.")
     ] = False,
-    calibration: Annotated[
-        Path | None,
-        typer.Option(
-            help="Text in UTF-8, or token ids (.npy): codes are chosen by what layers are given "
-            "for it (docs/calibration.md)."
-        ),
-    ] = None,
-    windows: Annotated[
-        int | None, typer.Option(help="--calibration: use this many windows. \\[default: 128]")
-    ] = None,
-    chunk: Annotated[
-        int | None,
-        typer.Option(
-            help="--calibration: tokens in one window. \\[default: 2048, or the model's most]"
-        ),
-    ] = None,
+    calibration: Data = None,
+    windows: Windows = None,
+    chunk: Chunk = None,
     device: Annotated[
         str, typer.Option(help="Where the model is merged and quantised: cpu, cuda, ...")
     ] = "cpu",

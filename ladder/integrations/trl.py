@@ -44,9 +44,8 @@ def register() -> None:
 
 
 def _checked(theirs: Callable[..., Any], makes: bool) -> Callable[..., Any]:
-    """Args:
-    makes: ``theirs`` is given the model, which else is an attribute.
-    """
+    """``theirs``, which refuses packed layers. ``makes``: it is given the model, which else is an
+    attribute."""
 
     @functools.wraps(theirs)
     def send(self: Any, *args: Any, **kwargs: Any) -> Any:

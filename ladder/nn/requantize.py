@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ladder import ops
-from ladder.compensation import grid_of, levels_of
+from ladder.compensation import levels_of, step_and_shift
 from ladder.errors import Unsupported
 from ladder.quantization import quantize
 from ladder.weight import Weight
@@ -60,7 +60,7 @@ def _moved(packed: Weight, before: Tensor, change: Tensor) -> Weight:
     if packed.type.bits > 8:
         return packed
     levels, code_of = (tensor.to(change.device) for tensor in levels_of(packed.type))
-    step, shift = grid_of(packed, levels, code_of)
+    step, shift = step_and_shift(packed, levels, code_of)
     rows, made = max(1, _AT_ONCE // change.shape[1]), []
     pieces = (tensor.split(rows) for tensor in (before, change, step, shift))
     for old, by, unit, zero in zip(*pieces, strict=True):

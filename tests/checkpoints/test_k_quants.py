@@ -26,7 +26,7 @@ from ladder.checkpoints.gguf.blocks import BLOCKS  # noqa: E402
 from ladder.checkpoints.gguf.encode import blocks_of, on_grid_of  # noqa: E402
 from ladder.checkpoints.gguf.header import read_file  # noqa: E402
 from ladder.checkpoints.gguf.read import unpack  # noqa: E402
-from ladder.checkpoints.gguf.superblocks import levels_of  # noqa: E402
+from ladder.checkpoints.gguf.superblocks import levels_on  # noqa: E402
 from ladder.cli import app  # noqa: E402
 from ladder.errors import InvalidArgument, Unsupported  # noqa: E402
 from ladder.grids import GRIDS  # noqa: E402
@@ -36,7 +36,7 @@ from ladder.types import parse, with_defaults  # noqa: E402
 def written(weight):
     """The blocks of a weight, of the k-quant of its type, or None where it is not on the grid."""
     form = on_grid_of(weight.type, weight.shape[1])
-    return None if levels_of(weight, form.grid) is None else blocks_of(weight, form)
+    return None if levels_on(weight, form.grid) is None else blocks_of(weight, form)
 
 
 def error(weight, source):
@@ -168,6 +168,7 @@ def test_trained_weights_are_those_that_are_packed():
     wanted = model(x)
     ladder.qat.convert(model)
     assert written(model[0].packed_weight) is not None
+    # The same values, in products of two kernels: 256 of them are added in another order.
     assert torch.allclose(model(x), wanted, atol=1e-5)
 
 

@@ -113,6 +113,28 @@ def adapted(kind, net, *targets, **options):
     return peft.get_peft_model(net, config_of(kind, *targets, **options))
 
 
+def mixed(net, kinds):
+    """``net`` with adapters of two kinds on each layer, both active, which are not near zero."""
+    import peft
+
+    torch.manual_seed(5)
+    configs = [
+        peft.LoraConfig(r=4, target_modules=["first", "second"])
+        if kind == "LORA"
+        else config_of(kind)
+        for kind in kinds
+    ]
+    model = peft.get_peft_model(net, configs[0], mixed=True)
+    model.add_adapter("other", configs[1])
+    model.set_adapter(["default", "other"])
+    source = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                parameter.add_(torch.rand(parameter.shape, generator=source) * 0.3)
+    return model
+
+
 def moved(model, integers=False):
     """With other numbers in every parameter of an adapter, trained or not."""
     source = torch.Generator().manual_seed(1)

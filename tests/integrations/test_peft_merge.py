@@ -16,9 +16,9 @@ from adapted_nets import (
     N,
     Net,
     adapted,
-    config_of,
     dense_net,
     layers,
+    mixed,
     moved,
     packed_net,
     x_of,
@@ -136,24 +136,7 @@ def test_adapters_that_come_one_after_the_other_are_rounded_once():
 
 @pytest.mark.parametrize("pair", itertools.permutations(("LOHA", "LORA", "OFT"), 2))
 def test_kinds_on_one_layer_are_rounded_once_and_leave_in_any_order(pair):
-    nets = []
-    for net in (packed_net(), dense_net()):
-        torch.manual_seed(5)
-        configs = [
-            peft.LoraConfig(r=4, target_modules=["first", "second"])
-            if kind == "LORA"
-            else config_of(kind)
-            for kind in pair
-        ]
-        model = peft.get_peft_model(net, configs[0], mixed=True)
-        model.add_adapter("other", configs[1])
-        model.set_adapter(["default", "other"])
-        source = torch.Generator().manual_seed(1)
-        with torch.no_grad():
-            for parameter in model.parameters():
-                if parameter.requires_grad:
-                    parameter.add_(torch.rand(parameter.shape, generator=source) * 0.3)
-        nets.append(model)
+    nets = [mixed(net, pair) for net in (packed_net(), dense_net())]
     outer = nets[0].base_model.model.first
     before = outer.get_base_layer().packed_weight
     outer.merge()

@@ -16,6 +16,7 @@ from adapted_nets import (
     config_of,
     dense_net,
     layers,
+    mixed,
     moved,
     options_of,
     packed_net,
@@ -147,21 +148,7 @@ MIXED = ("LOHA", "LOKR", "LORA", "OFT", "SHIRA")
 def test_kinds_are_mixed_in_one_model(first, second):
     results = []
     for net in (packed_net(), dense_net()):
-        torch.manual_seed(5)
-        configs = [
-            peft.LoraConfig(r=4, target_modules=["first", "second"])
-            if kind == "LORA"
-            else config_of(kind)
-            for kind in (first, second)
-        ]
-        model = peft.get_peft_model(net, configs[0], mixed=True)
-        model.add_adapter("other", configs[1])
-        model.set_adapter(["default", "other"])
-        source = torch.Generator().manual_seed(1)
-        with torch.no_grad():
-            for parameter in model.parameters():
-                if parameter.requires_grad:
-                    parameter.add_(torch.rand(parameter.shape, generator=source) * 0.3)
+        model = mixed(net, (first, second))
         results.append(model.eval()(x_of(3)))
         if net.first.get_base_layer().__class__ is ladder.Linear:
             assert type(model.unload().first) is ladder.Linear

@@ -14,12 +14,13 @@ from typer.testing import CliRunner
 import ladder
 from ladder.checkpoints.calibrated import Calibration
 from ladder.checkpoints.convert import convert
-from ladder.checkpoints.gguf.superblocks import levels_of
+from ladder.checkpoints.gguf.superblocks import levels_on
 from ladder.cli import app
+from ladder.compensation import levels_of, step_and_shift
 from ladder.errors import InvalidArgument
 from ladder.grids import GRIDS
 from ladder.integrations.transformers import dense as make_dense
-from ladder.nn.calibration.trained_weight import TrainedWeight
+from ladder.nn.calibration.trained_weight import _MARGIN, TrainedWeight
 from ladder.types import parse
 
 TOKENS = torch.randint(0, 128, (6, 48), generator=torch.Generator().manual_seed(1))
@@ -52,10 +53,16 @@ def test_training_begins_with_the_codes_and_scales_of_the_weight(type):
     source, packed = weight_and_packed(type)
     trained = TrainedWeight(source, packed, packed.type)
     assert trained.packed() == packed
-    torch.testing.assert_close(trained.values(), packed.dequantize(), rtol=2e-6, atol=1e-6)
+    levels, code_of = levels_of(packed.type)
+    step, shift = step_and_shift(packed, levels, code_of)
+    # Level times step plus shift in place of (level - zero) times scale: each rounded a few times.
+    off = (trained.values() - packed.dequantize()).abs()
+    largest = (levels.abs().max() * step.abs() + shift.abs()) * 2**-23
+    assert (off <= 4 * largest).all()
     nearest = ladder.quantize(source, type)
     same = (packed.codes() == nearest.codes()) & (packed.dequantize() == nearest.dequantize())
-    assert (trained.elements[same] - source[same]).abs().max() < 0.11 * trained.size_of_step() * 4
+    moved, gap = (trained.elements - source).abs(), levels.diff().max() * step.abs()
+    assert same.any() and (moved <= _MARGIN * gap + 4 * largest)[same].all()
 
 
 @pytest.mark.parametrize("type", TYPES)
@@ -71,7 +78,8 @@ def test_what_was_trained_is_what_products_saw(type):
     made.check()
     assert made.type == packed.type and made != packed
     near = (trained.values() - made.dequantize()).abs() < 1e-5
-    assert near.float().mean() > 0.999  # but where an element is as near to two codes
+    # But an element that is as near to two codes may have either: one in some 10 000 here.
+    assert near.float().mean() > 0.999
     stays = packed.scales is None or packed.scales.dtype == torch.uint8
     assert torch.equal(made.scales, packed.scales) == stays == (trained.gains is None)
 
@@ -196,8 +204,7 @@ def test_half_precision(dense_folder):
 
 
 def test_a_folder_offloaded_and_in_memory(dense_folder, tmp_path):
-    accelerate = pytest.importorskip("accelerate")
-    assert accelerate
+    pytest.importorskip("accelerate")
     np.save(tmp_path / "ids.npy", TOKENS.numpy().astype(np.uint16))
     for name, more in (("memory", ()), ("disk", ("--offload",))):
         result = CliRunner().invoke(app, [
@@ -305,7 +312,7 @@ def test_a_model_of_k_quants_keeps_to_their_grids(name):
                             train_blocks=60)  # fmt: skip
     assert all(each.trained < each.calibrated for each in report.blocks.values())
     for block in model.blocks:
-        assert levels_of(block[0].packed_weight, GRIDS[name]) is not None
+        assert levels_on(block[0].packed_weight, GRIDS[name]) is not None
 
 
 @pytest.mark.parametrize("steps, said", [(-1, "train_blocks is -1"), (1.5, "train_blocks is 1.5"),

@@ -17,7 +17,7 @@ from ladder.checkpoints.export.units import Decoded, Unit
 from ladder.checkpoints.gguf.encode import Form, form_of, on_grid_of
 from ladder.checkpoints.gguf.model import EXPERT_TENSORS, GgufModel
 from ladder.checkpoints.gguf.rope import FACTOR_TENSORS
-from ladder.checkpoints.gguf.superblocks import levels_of
+from ladder.checkpoints.gguf.superblocks import levels_on
 from ladder.checkpoints.model import renamer
 from ladder.checkpoints.shards import ShardSet
 from ladder.errors import CheckpointError, Unsupported
@@ -145,7 +145,7 @@ def _form(shards: ShardSet, units: Sequence[Unit]) -> Form:
     for unit in units:
         if read[0] != unit.source:  # units of one stack follow each other
             read = unit.source, unit.read(shards)
-        if levels_of(unit.weight(read[1], single_rows=True), form.grid) is not None:
+        if levels_on(unit.weight(read[1], single_rows=True), form.grid) is not None:
             continue
         try:
             return form_of(first.type, first.k)

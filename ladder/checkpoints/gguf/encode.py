@@ -13,7 +13,7 @@ from ladder import ops
 from ladder.checkpoints.gguf import writers
 from ladder.checkpoints.gguf.block import TABLES
 from ladder.checkpoints.gguf.blocks import BLOCKS
-from ladder.checkpoints.gguf.superblocks import grid_of, levels_of
+from ladder.checkpoints.gguf.superblocks import grid_of, levels_on
 from ladder.errors import Unsupported
 from ladder.grids import COLUMNS, GRIDS, Grid
 from ladder.types import TType, element
@@ -96,7 +96,7 @@ _KNOWN = (
 
 def on_grid_of(ttype: TType, k: int) -> Form | None:
     """The k-quant that holds the weights of a type in rows of ``k``, where their scales and zeros
-    lie on its grid (:func:`ladder.checkpoints.gguf.superblocks.levels_of`)."""
+    lie on its grid (:func:`ladder.checkpoints.gguf.superblocks.levels_on`)."""
     grid = grid_of(ttype)
     return None if grid is None or k % COLUMNS else _ON_GRIDS[grid.name]
 
@@ -173,7 +173,7 @@ def blocks_of(weight: Weight, form: Form) -> Tensor:
 
 def _superblocks(weight: Weight, form: Form, grid: Grid) -> Tensor:
     """As :func:`blocks_of`, of a weight on the grid: not a bit is lost."""
-    found = levels_of(weight, grid)
+    found = levels_on(weight, grid)
     assert found is not None
     (scales, minima), codes = found, weight.codes().reshape(-1, COLUMNS)
     content = writers.Content(codes, scales.d, scales=scales.many)

@@ -30,7 +30,7 @@ def grid_of(ttype: TType) -> Grid | None:
     return next((grid for grid in GRIDS.values() if grid.spelling == str(ttype)), None)
 
 
-def levels_of(weight: Weight, grid: Grid) -> tuple[Levels, Levels | None] | None:
+def levels_on(weight: Weight, grid: Grid) -> tuple[Levels, Levels | None] | None:
     """The two levels of the scales of a weight, and of its zeros where the grid has minima; None
     where one superblock is not on the grid. K is a multiple of 256."""
     assert weight.scales is not None

@@ -19,12 +19,10 @@ from ladder.nn.calibration.calls import at_rest, calls_of
 from ladder.nn.calibration.hessians import Hessians, Layer, Part, parts_of
 from ladder.nn.calibration.offloading import lacks_weights
 from ladder.nn.calibration.order import blocks_of
-from ladder.nn.conv_products import filters
 from ladder.nn.dense_experts import GATE_UP
 from ladder.nn.layer_types import LayerTypes, check_bits
 from ladder.nn.mixtures import FoundExperts
 from ladder.nn.report import BlockError, OutputErrors, Progress
-from ladder.nn.select import dense_weight
 from ladder.nn.select_conv import matrix_of
 from ladder.quantization import quantize, quantize_calibrated, weights_of
 from ladder.types import TType
@@ -197,12 +195,8 @@ def _quantize(
         source = matrix_of(module, module.weight)
         weight = quantized(source, hessians.of_groups(), hessians.inputs())
         made.put(part, [keep(weight)])
-        values = weight.dequantize(module.weight.dtype)
         with torch.inference_mode(module.weight.is_inference()), torch.no_grad():
-            if isinstance(module, nn.Conv2d):
-                module.weight.copy_(filters(module, values))
-            else:
-                dense_weight(module).copy_(values)
+            module.weight.copy_(values_of(part, [weight], module.weight.dtype))
         return
     parameter, of = cast(Tensor, layer.module._parameters[part.stack]), layer.layout
     stack = []

@@ -72,9 +72,10 @@ class _Trained:
     def __init__(self, part: Part, dense: Tensor, packed: Sequence[Weight], ttype: TType) -> None:
         self.part, self._name = part, part.stack or "weight"
         layer = part.layer
-        matrices = [matrix_of(layer.module, dense)] if not part.stack else [
-            cast(FoundExperts, layer).layout.rows(part.stack, each) for each in dense
-        ]  # fmt: skip
+        if isinstance(layer, FoundExperts):
+            matrices = [layer.layout.rows(part.stack, each) for each in dense]
+        else:
+            matrices = [matrix_of(layer.module, dense)]
         self.weights = [
             TrainedWeight(matrix.detach(), weight, ttype)
             for matrix, weight in zip(matrices, packed, strict=True)

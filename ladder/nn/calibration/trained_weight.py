@@ -10,15 +10,13 @@ import torch
 from torch import Tensor
 
 from ladder import ops
-from ladder.compensation import grid_of, levels_of
+from ladder.compensation import levels_of, step_and_shift
 from ladder.types import TType
 from ladder.weight import Weight
 
 #: Formats of scales that are trained. Others have few values, a power of two or two a doubling, and
 #: integers are one with a second scale.
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32)
-
-
 #: Of the distance of two levels: how far into the range of its code an element begins.
 _MARGIN = 0.05
 
@@ -41,7 +39,7 @@ class TrainedWeight:
         levels, code_of = levels_of(packed.type)
         self._levels, self._code_of = levels.to(source.device), code_of.to(source.device)
         self._middles = (self._levels[1:] + self._levels[:-1]) / 2
-        step, shift = grid_of(packed, self._levels, self._code_of)
+        step, shift = step_and_shift(packed, self._levels, self._code_of)
         self._width = packed.type.columns or source.shape[1]
         self._step, self._shift = (each[:, :: self._width].contiguous() for each in (step, shift))
         self.elements = self._start(source.to(torch.float32)).requires_grad_()
@@ -91,7 +89,7 @@ class TrainedWeight:
                 made = replace(made, scales=self._scaled(made.scales))
                 if made.type.zero == "rescale":
                     made = replace(made, zeros=self._scaled(made.zeros))
-            step, shift = grid_of(made, self._levels, self._code_of)
+            step, shift = step_and_shift(made, self._levels, self._code_of)
             index = _nearest(self.elements, step, shift, self._middles)[1]
             return replace(made, qweight=ops.pack(self._code_of[index], made.type.bits))
 
