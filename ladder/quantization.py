@@ -22,7 +22,7 @@ from ladder.quantization_range import (
     check_unscaled,
     check_zeros,
 )
-from ladder.two_levels import on_grid
+from ladder.two_levels import in_superblocks
 from ladder.types import (
     FLOAT_DTYPES,
     TType,
@@ -146,8 +146,8 @@ def _quantize(weight: Tensor, ttype: TType, search: bool) -> Weight:
     if weight.dtype == torch.float64:
         check_float32(weight, source)
     whose = "".join(f"{name}: " for name in _whose.get())
-    if ttype.grid is not None:
-        return on_grid(source, ttype, whose)
+    if ttype.superblock:
+        return in_superblocks(source, ttype, whose)
     if weight.is_cuda:
         _library.find_compiler()
     parts = _checked(torch.ops.ladder.quantize, source, str(ttype), search)

@@ -17,14 +17,14 @@ import functools
 import json
 import operator
 from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from ladder import _library  # noqa: F401  (registers torch.ops.ladder)
 from ladder.errors import InvalidArgument
-from ladder.grids import GRIDS, Grid
+from ladder.grids import Grid
 
 _ops = torch.ops.ladder
 
@@ -106,10 +106,9 @@ class TType:
 
     ``rows`` x ``columns`` elements share a scale; 0 means the whole dimension, so (1, 128) is
     groups of 128 along K, (1, 0) one scale per output channel, (0, 0) one per tensor. A second
-    scale is one for the tensor, or one for each row where ``scale2_of_rows``.
-
-    ``grid`` is for quantising alone: scales and zeros are chosen on that k-quant's. Weights are
-    stored, and types equal, whatever it is.
+    scale is one for the tensor, or one for each row where ``scale2_of_rows``, or one for each
+    ``superblock``, so many columns of a row (0: no such): it multiplies the scales there, which are
+    integers, and one more beside it multiplies zeros "rescale".
     """
 
     element: Element
@@ -119,20 +118,28 @@ class TType:
     zero: str
     scale2: str | None
     scale2_of_rows: bool
+    superblock: int
     spelling: str
-    grid: Grid | None = field(default=None, compare=False)
 
     def __str__(self) -> str:
         return self.spelling
 
     @property
-    def name(self) -> str:
-        """What :func:`parse` makes this very type of: the name of its grid, or the spelling."""
-        return self.spelling if self.grid is None else self.grid.name
+    def grid(self) -> Grid | None:
+        """The numbers that scales and zeros are integers of, where superblocks multiply them."""
+        if not self.superblock or self.scale is None:
+            return None
+        bits = element(self.scale).bits
+        signed = element(self.scale).encoding == "signed_integer"
+        least, most = (-(1 << bits - 1), (1 << bits - 1) - 1) if signed else (0, (1 << bits) - 1)
+        return Grid(least, most, most if self.zero == "rescale" else 0)
 
-    def grid_objection(self, k: int) -> str:
-        """Why rows of ``k`` columns cannot be quantised on its grid; "" where they can."""
-        return "" if self.grid is None else self.grid.objection(k)
+    def superblock_objection(self, k: int) -> str:
+        """Why rows of ``k`` columns cannot be quantised to superblocks; "" where they can, or the
+        type has none."""
+        if not self.superblock or k % self.superblock == 0:
+            return ""
+        return f"{self} has superblocks of {self.superblock} columns, which do not divide K, {k}"
 
     @property
     def bits(self) -> int:
@@ -151,8 +158,9 @@ class TType:
 
     @property
     def has_integer_scales(self) -> bool:
-        """Whether scales are unsigned integers, one to a byte."""
-        return self.scale is not None and element(self.scale).encoding == "unsigned_integer"
+        """Whether scales are unsigned integers, one to a byte, beside second scales of sums."""
+        unsigned = self.scale is not None and element(self.scale).encoding == "unsigned_integer"
+        return unsigned and not self.superblock
 
     @property
     def zeros_dtype(self) -> torch.dtype | None:
@@ -170,7 +178,7 @@ class TType:
         return {name: meaning for name, meaning in found.items() if meaning is not None}
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _defined_type, (self.name, self.meanings)
+        return _defined_type, (self.spelling, self.meanings)
 
     def with_zero(self, zero: str) -> TType:
         """The same with another meaning of zero points. Raises InvalidArgument where the element
@@ -188,7 +196,8 @@ class TType:
     def with_second_scales_of_rows(self) -> TType:
         """The same with a second scale for each row where it has one for the tensor. Raises
         InvalidArgument where rows share scales."""
-        return self if self.scale2 is None else self._with(scale2_of_rows=True)
+        of_tensor = self.scale2 is not None and not self.superblock
+        return self._with(scale2_of_rows=True) if of_tensor else self
 
     def _with(
         self,
@@ -207,6 +216,7 @@ class TType:
         fields = [self.element.name, block, f"zero={self.zero if zero is None else zero}"]
         of_rows = self.scale2_of_rows if scale2_of_rows is None else scale2_of_rows
         scale2 = f"{self.scale2}:channel" if of_rows else self.scale2
+        scale2 = f"{self.scale2}:{self.superblock}" if self.superblock else scale2
         scales = (("scale", self.scale), ("scale2", scale2))
         return parse(",".join(fields + [f"{key}={name}" for key, name in scales if name]))
 
@@ -229,20 +239,36 @@ class TType:
         groups = self.groups(k)
         return self.block_rows(n), self.words(groups) if self.zero == "quantized" else groups
 
-    def scale2_shape(self, n: int) -> tuple[int] | None:
-        """Shape of the second scale of a matrix with ``n`` rows, None without one."""
+    @property
+    def scales_of_superblock(self) -> int:
+        """Of scales, and of zeros "rescale" behind it; 0 without superblocks."""
+        return 0 if not self.superblock else 2 if self.zero == "rescale" else 1
+
+    @property
+    def scale2_dtype(self) -> torch.dtype | None:
+        """torch dtype of the second scales; None without such."""
+        return None if self.scale2 is None else FLOAT_DTYPES[self.scale2]
+
+    def scale2_shape(self, n: int, k: int) -> tuple[int, ...] | None:
+        """Shape of the second scales of an [n, k] matrix, None without such: those of a superblock
+        follow each other."""
         if self.scale2 is None:
             return None
+        if self.superblock:
+            return n, self.scales_of_superblock * -(-k // self.superblock)
         return (n,) if self.scale2_of_rows else (1,)
 
     def bits_per_weight(self, n: int, k: int) -> float:
         """Stored bits per weight of an [n, k] matrix, with scales, zeros and second scales of
-        rows."""
+        rows and superblocks."""
         blocks = self.block_rows(n) * self.groups(k)
         scale = 0 if self.scale_dtype is None else self.scale_dtype.itemsize * 8
         zero = {"integer": 8, "quantized": self.bits, "original": scale, "rescale": scale}
-        of_rows = 32 * n if self.scale2_of_rows else 0
-        return self.bits + (blocks * (scale + zero.get(self.zero, 0)) + of_rows) / (n * k)
+        blocks_of_second = self.scales_of_superblock * -(-k // max(1, self.superblock))
+        of_rows = 32 if self.scale2_of_rows else 0
+        if self.scale2_dtype is not None:
+            of_rows += 8 * self.scale2_dtype.itemsize * blocks_of_second
+        return self.bits + (blocks * (scale + zero.get(self.zero, 0)) + n * of_rows) / (n * k)
 
 
 def _defined_element(name: str, meaning: Mapping[str, Any] | None) -> Element:
@@ -275,20 +301,19 @@ def element(name: str | Element) -> Element:
 
 @functools.cache
 def _parse(text: str) -> TType:
-    if (grid := GRIDS.get(text.lower())) is not None:
-        return replace(_parse(grid.spelling), grid=grid)
     info = json.loads(_checked(_ops.type_info, text))
     info["element"] = Element(**info["element"])
     return TType(**info)
 
 
 def parse(text: str | TType) -> TType:
-    """The tType spelled ``text``, or a named one: mxfp4, mxfp6_e3m2, mxfp8_e4m3, mxint8, nvfp4...
+    """The tType spelled ``text``, or a named one: mxfp4, mxfp6_e3m2, mxint8, nvfp4, q4_k...
 
     Fields after the element, in any order: ``group=G | channel | tensor | block=RxC`` (which
     elements share a scale), ``scale=NAME``, ``zero=none | midpoint | integer | quantized | original
     | rescale``, ``scale2=float32`` (one more scale for the tensor; ``scale2=float32:channel``: one
-    for each row). Scales that are unsigned integers (``scale=uint4``) want a second one.
+    for each row; ``scale2=float16:256``: one for 256 columns of a row). Scales that are integers
+    (``scale=uint4``) want a second one.
 
     Raises:
         InvalidArgument: the field at fault, with its value.
@@ -439,13 +464,12 @@ def with_defaults(
     if spelled:
         if group_size is not None and given.group_size != group_size:
             raise InvalidArgument(
-                f'group_size is {group_size}, but type "{given.name}" has groups of '
-                f"{given.group_size}"
+                f'group_size is {group_size}, but type "{given}" has groups of {given.group_size}'
             )
         fixed_zero = given.zero in ("none", "midpoint")
         if symmetric is not None and symmetric != fixed_zero:
             raise InvalidArgument(
-                f'symmetric is {symmetric}, but type "{given.name}" has zero {given.zero}'
+                f'symmetric is {symmetric}, but type "{given}" has zero {given.zero}'
             )
         return given
     is_unsigned = given.element.encoding == "unsigned_integer"

@@ -12,10 +12,13 @@ from torch import Tensor
 
 from ladder import ops
 from ladder.errors import InvalidArgument
+from ladder.ops.superblocks import second_scales
 from ladder.types import TType, element, parse
 
 #: Names of the tensors of a weight, as ``<module>.<part>`` in a checkpoint.
 PARTS = ("qweight", "scales", "zeros", "scale2", "g_idx")
+#: Kinds of zero points that are floats.
+FLOAT_ZEROS = ("original", "rescale")
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,10 +31,12 @@ class Weight:
         shape: (N, K).
         qweight: [N, ceil(K * bits / 32)] int32, codes as a little-endian bit stream along K.
         scales: [block_rows, groups] float16, bfloat16 or float32, or uint8 codes of a narrower
-            scale format, one to a byte; None without scales.
+            scale format, one to a byte (of int6 in two's complement); None without scales.
         zeros: [block_rows, groups] uint8 (zero "integer") or the scale's dtype ("original",
             "rescale"); [block_rows, ceil(groups * bits / 32)] int32 ("quantized"); else None.
-        scale2: float32, [1], or [N] where the type has one for each row; None without one.
+        scale2: float32, [1], or [N] where the type has one for each row; where it has superblocks
+            [N, superblocks] in the format that the type says, those of zeros "rescale" each behind
+            that of scales, [N, superblocks * 2]; None without one.
         g_idx: [K] int32, the group of each column (act-order); None for column // group size.
     """
 
@@ -73,6 +78,26 @@ class Weight:
         """The parts that are present, by name."""
         parts = {name: getattr(self, name) for name in PARTS}
         return {name: part for name, part in parts.items() if part is not None}
+
+    def float_scales(self) -> Tensor | None:
+        """[block_rows, groups], what codes are multiplied by but for second scales of tensors and
+        rows: float32 where stored ones are codes or have superblocks, else as stored; None without
+        scales."""
+        return self._as_floats(self.scales, of_zeros=False)
+
+    def float_zeros(self) -> Tensor | None:
+        """The same of zeros "original" and "rescale"; None of other types."""
+        float_zeros = self.type.zero in FLOAT_ZEROS
+        return self._as_floats(self.zeros, of_zeros=True) if float_zeros else None
+
+    def _as_floats(self, stored: Tensor | None, *, of_zeros: bool) -> Tensor | None:
+        if stored is None or stored.dtype != torch.uint8 or self.type.scale is None:
+            return stored
+        values = element(self.type.scale).values.to(stored.device, torch.float32)[stored.int()]
+        if not self.type.superblock:
+            return values
+        groups, scale2 = values.shape[1], cast(Tensor, self.scale2)
+        return values * second_scales(scale2, self.type, groups, of_zeros=of_zeros)
 
     @property
     def nbytes(self) -> int:
@@ -185,12 +210,12 @@ class Weight:
         groups, rows = self.type.groups(k), self.type.block_rows(n)
         zeros_dtype = self.type.zeros_dtype
         scale_dtype, zeros = self.type.scale_dtype, self.type.zeros_shape(n, k)
-        scale2 = self.type.scale2_shape(n)
+        scale2, second_dtype = self.type.scale2_shape(n, k), self.type.scale2_dtype
         wanted: dict[str, tuple[tuple[int, ...], torch.dtype] | None] = {
             "qweight": ((n, self.type.words(k)), torch.int32),
             "scales": None if scale_dtype is None else ((rows, groups), scale_dtype),
             "zeros": None if zeros is None or zeros_dtype is None else (zeros, zeros_dtype),
-            "scale2": None if scale2 is None else (scale2, torch.float32),
+            "scale2": None if scale2 is None or second_dtype is None else (scale2, second_dtype),
         }
         for part, want in wanted.items():
             _check_part(f"{name}.{part}", getattr(self, part), want, self.type)
@@ -230,7 +255,7 @@ def parts_of_rows(type: TType) -> tuple[str, ...]:
     """Names of the parts beside the codes that have numbers of each row, or block of rows. Others
     belong to all rows."""
     scales = ("scales", "zeros") if type.rows else ()
-    return (*scales, "scale2") if type.scale2_of_rows else scales
+    return (*scales, "scale2") if type.scale2_of_rows or type.superblock else scales
 
 
 def with_alike_second_scales(groups: Sequence[Sequence[Weight]]) -> list[list[Weight]]:
@@ -238,7 +263,7 @@ def with_alike_second_scales(groups: Sequence[Sequence[Weight]]) -> list[list[We
     second scales for each row (:meth:`Weight.with_second_scales_of_rows`) where those of whole
     tensors differ within some group."""
     ttype = groups[0][0].type
-    of_tensors = ttype.scale2 is not None and not ttype.scale2_of_rows and ttype.rows == 1
+    of_tensors = ttype.rows == 1 and ttype.with_second_scales_of_rows() != ttype
     scales = [[cast(Tensor, each.scale2) for each in group] for group in groups if of_tensors]
     if all(torch.equal(group[0], scale) for group in scales for scale in group):
         return [list(group) for group in groups]
@@ -293,8 +318,9 @@ def rows_of(part: str, tensor: Tensor, type: TType, start: int, count: int, whol
 def columns_objection(type: TType, k: int, start: int, count: int) -> str:
     """Why the columns [start, start + count) of a weight with k columns cannot be taken; or ""."""
     end, columns = start + count, type.columns
-    if columns and (start % columns or (end % columns and end != k)):
-        return f"columns {start} to {end} cut groups of {columns} columns"
+    for what, size in (("superblocks", type.superblock), ("groups", columns)):
+        if size and (start % size or (end % size and end != k)):
+            return f"columns {start} to {end} cut {what} of {size} columns"
     if start * type.bits % 32 or (end * type.bits % 32 and end != k):
         return f"columns {start} to {end} of {type.bits} bits cut a 32-bit word"
     return ""
@@ -305,6 +331,10 @@ def columns_of(part: str, tensor: Tensor, type: TType, k: int, start: int, count
     end, columns = start + count, type.columns
     if part == "qweight":
         return tensor[:, start * type.bits // 32 : -(-end * type.bits // 32)]
+    if part == "scale2" and type.superblock:
+        first, last = start // type.superblock, -(-end // type.superblock)
+        each = type.scales_of_superblock
+        return tensor[:, first * each : last * each]
     if part == "scale2" or not columns:
         return tensor
     if part == "g_idx":  # of columns in the order of their groups, the same wherever they begin

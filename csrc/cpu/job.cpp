@@ -51,11 +51,14 @@ int value_bits(const Job& job, const TType& type) {
   // Codes and zeros lie in [-2^(b - 1), 2^b].
   const int codes = job.integer_zeros ? job.bits + 1 : job.tables->significant;
   if (type.scale == nullptr) return codes;
-  if (type.scale->bits <= 8) return product_bits(codes, tables_of(*type.scale, 0).significant);
-  const auto dtype = float_of(*type.scale);
-  return product_bits(codes, dtype == Scalar::f16    ? kFloat16
-                             : dtype == Scalar::bf16 ? kBfloat16
-                                                     : kFloat32);
+  const auto of_float = [&](const Element& element) {
+    const auto dtype = float_of(element);
+    return dtype == Scalar::f16 ? kFloat16 : dtype == Scalar::bf16 ? kBfloat16 : kFloat32;
+  };
+  if (type.scale->bits > 8) return product_bits(codes, of_float(*type.scale));
+  const int scale = tables_of(*type.scale, 0).significant;
+  return product_bits(
+      codes, type.superblock == 0 ? scale : product_bits(scale, of_float(*type.scale2)));
 }
 
 }  // namespace
@@ -89,8 +92,9 @@ Weight read_weight(const WeightView& view, const Kernels& kernels) {
   if (type.scale != nullptr) {
     if (type.scale->bits <= 8) {
       // Integers are what their bytes say.
-      const bool whole = type.has_integer_scales();
+      const bool whole = type.scale->encoding == Encoding::unsigned_integer;
       weight.scale_tables = &tables_of(whole ? ladder::element("uint8") : *type.scale, 0);
+      if (type.superblock > 0) weight.second_dtype = *float_of(*type.scale2);
     } else {
       const auto dtype = float_of(*type.scale);
       if (!dtype) fail<Unsupported>("no CPU kernel for scales in ", type.scale->name);
@@ -119,6 +123,30 @@ void Scales::read_floats(const void* data, std::int64_t block_row, std::int64_t 
   } else {
     const int size = weight_.scale_dtype == Scalar::f32 ? 4 : 2;
     kernels.widen(bytes + first * size, weight_.scale_dtype, count * weight_.groups, to);
+  }
+}
+
+void Scales::times_seconds(bool of_zeros, std::int64_t row, std::int64_t count, float* to) {
+  const WeightView& view = *weight_.view;
+  const TType& type = *view.type;
+  const std::int64_t each = type.scales_of_superblock(), blocks = type.superblocks(view.k);
+  const std::int64_t groups = type.superblock / type.block.columns;
+  const std::int64_t size = weight_.second_dtype == Scalar::f32 ? 4 : 2;
+  const auto* from = static_cast<const std::uint8_t*>(view.seconds) + row * blocks * each * size;
+  constexpr std::int64_t kPiece = 64;  // superblocks
+  float seconds[2 * kPiece];
+  for (std::int64_t r = 0; r < count; ++r, to += weight_.groups) {
+    for (std::int64_t first = 0; first < blocks; first += kPiece) {
+      const std::int64_t some = std::min(kPiece, blocks - first);
+      weight_.kernels->widen(from + (r * blocks + first) * each * size, weight_.second_dtype,
+                             some * each, seconds);
+      for (std::int64_t b = 0; b < some; ++b) {
+        const float second = seconds[b * each + (of_zeros ? 1 : 0)];
+        const std::int64_t begin = (first + b) * groups;
+        const std::int64_t end = std::min(begin + groups, weight_.groups);
+        for (std::int64_t group = begin; group < end; ++group) to[group] *= second;
+      }
+    }
   }
 }
 
@@ -172,6 +200,11 @@ void Scales::read(std::int64_t begin, std::int64_t count) {
   const WeightView& view = *weight_.view;
   const TType& type = *view.type;
   const std::int64_t rows = type.block.rows == 0 ? view.n : type.block.rows;
+  const auto read_stored = [&](const void* data, bool of_zeros, std::int64_t row,
+                               std::int64_t some, float* to) {
+    read_floats(data, row, some, to);
+    if (type.superblock > 0) times_seconds(of_zeros, row, some, to);
+  };
   // Rows of one block are the same: read once, copied for the rest. Rows of their own are
   // neighbours in memory: read all at once.
   const auto each_block = [&](auto&& read, Part p) {
@@ -194,7 +227,7 @@ void Scales::read(std::int64_t begin, std::int64_t count) {
                               weight_.group_of.data(), stride_, part(p) + row * stride_);
   };
   if (type.scale != nullptr)
-    each_block([&](auto... to) { read_floats(view.scales, to...); }, kScale);
+    each_block([&](auto... to) { read_stored(view.scales, false, to...); }, kScale);
   switch (type.zero) {
     case Zero::none:
     case Zero::midpoint: break;
@@ -204,7 +237,7 @@ void Scales::read(std::int64_t begin, std::int64_t count) {
       each_block([&](auto... to) { read_floats(view.zeros, to...); }, kZero);
       break;
     case Zero::rescale:
-      each_block([&](auto... to) { read_floats(view.zeros, to...); }, kOffset);
+      each_block([&](auto... to) { read_stored(view.zeros, true, to...); }, kOffset);
       break;
   }
 }

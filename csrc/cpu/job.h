@@ -39,7 +39,8 @@ struct Weight {
   std::int64_t groups;
   std::vector<std::int32_t> group_of;  ///< Grouping::columns: group by position; else empty
   Scalar scale_dtype;                  ///< when scales have 16 or 32 bits
-  const Tables* scale_tables;          ///< when scales have 8 bits, else null
+  const Tables* scale_tables;          ///< when scales have 8 bits or fewer, else null
+  Scalar second_dtype;                 ///< of the second scales of superblocks
 };
 
 Weight read_weight(const WeightView& view, const Kernels& kernels);
@@ -61,6 +62,8 @@ class Scales {
   enum Part { kScale, kZero, kOffset, kParts };
   float* part(Part p) { return buffer_.data() + p * kChunk * stride_; }
   void read_floats(const void* data, std::int64_t block_row, std::int64_t count, float* to);
+  /// Multiplies [count][groups] by the second scales of superblocks: those of scales, or the others.
+  void times_seconds(bool of_zeros, std::int64_t row, std::int64_t count, float* to);
   void read_zeros(std::int64_t block_row, std::int64_t count, float* to);
 
   const Weight& weight_;

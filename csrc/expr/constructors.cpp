@@ -44,7 +44,7 @@ Problem linear_of(const TType& type, std::int64_t n, std::int64_t k, Scalar acti
               .n = n,
               .k = k,
               .formats = {.x = activation, .y = activation, .bias = activation}};
-  if (type.scale2 != nullptr) out.epilogue.emplace_back(SecondScale{});
+  if (type.has_scale_of_sums()) out.epilogue.emplace_back(SecondScale{});
   return out;
 }
 

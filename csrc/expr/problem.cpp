@@ -48,7 +48,7 @@ void check_formats(const Problem& problem) {
                  ", not e4m3, and its sums are fast");
   LADDER_REQUIRE(!problem.has<ScaleOfToken>() || problem.has_bytes_of_x(), "x is ", name_of(x),
                  ", and its tokens have scales");
-  const bool second = problem.weight.type.scale2 != nullptr;
+  const bool second = problem.weight.type.has_scale_of_sums();
   LADDER_REQUIRE(problem.has_scale2() == second, "a second scale is ", second ? "missing" : "given",
                  ", and the weight is ", to_string(problem.weight.type));
 }

@@ -58,7 +58,9 @@ std::uint32_t flip_of(const Element& element) {
 Weight::Weight(const TType& stored)
     : type(stored), bits(stored.element->bits), group(stored.block.columns) {
   const Element& format = *type.element;
-  if (type.scale != nullptr) scale = scale_scalar(*type.scale);
+  if (type.scale != nullptr) {
+    scale = type.superblock > 0 ? Scalar::f32 : scale_scalar(*type.scale);
+  }
   switch (type.zero) {
     case Zero::none: break;
     case Zero::midpoint: zero = 1 << (bits - 1); break;

@@ -5,7 +5,8 @@
 //   - codes are XORed with flip_of(element);
 //   - scales and floating zero points become [n, groups] in the scalars named here, which hold
 //     every value of the stored ones: rows of a block repeat its scale;
-//   - integer and quantised zero points become bytes.
+//   - integer and quantised zero points become bytes;
+//   - of superblocks the products with their second scales are what is meant here.
 //
 //     weight[n, k] = scale[n, g] * value(code[n, k])                   g = k / group
 //                  = scale[n, g] * (value(code[n, k]) - zero[n, g])    stored zeros integer,

@@ -20,7 +20,7 @@ ImageParts image_parts(const Problem& problem) {
   if (problem.weight.stored_zero != Zero::none)
     add(out.zeros, per_group, problem.weight.zero_scalar());
   if (problem.has_scale2()) {
-    add(out.scale2, problem.weight.type.second_scales(problem.n), Scalar::f32);
+    add(out.scale2, problem.weight.type.scale2_of_rows ? problem.n : 1, Scalar::f32);
   }
   if (problem.permuted_columns) add(out.gather, problem.k, Scalar::u32);
   out.words = round_up(bytes, kPartBytes) / 4;

@@ -19,6 +19,7 @@ namespace ladder {
 namespace {
 
 constexpr std::string_view kMx = "OCP Microscaling Formats (MX) 1.0";
+constexpr std::string_view kGgml = "block structs of ggml-common.h, llama.cpp";
 constexpr NamedTType kNamed[] = {
     {"mxfp4", "float4_e2m1,group=32,scale=e8m0", kMx},
     {"mxfp6_e2m3", "float6_e2m3,group=32,scale=e8m0", kMx},
@@ -27,6 +28,11 @@ constexpr NamedTType kNamed[] = {
     {"mxfp8_e5m2", "float8_e5m2,group=32,scale=e8m0", kMx},
     {"mxint8", "fixed8_6,group=32,scale=e8m0", kMx},
     {"nvfp4", "float4_e2m1,group=16,scale=float8_e4m3,scale2=float32", "NVIDIA Blackwell NVFP4"},
+    {"q2_k", "uint2,group=16,scale=uint4,zero=rescale,scale2=float16:256", kGgml},
+    {"q3_k", "uint3,group=16,scale=int6,zero=midpoint,scale2=float16:256", kGgml},
+    {"q4_k", "uint4,group=32,scale=uint6,zero=rescale,scale2=float16:256", kGgml},
+    {"q5_k", "uint5,group=32,scale=uint6,zero=rescale,scale2=float16:256", kGgml},
+    {"q6_k", "uint6,group=16,scale=int8,zero=midpoint,scale2=float16:256", kGgml},
 };
 static_assert(std::ranges::is_sorted(kNamed, {}, &NamedTType::name));
 
@@ -88,10 +94,13 @@ std::string_view parse_field(std::string_view field, std::string_view whole, TTy
     const std::string_view name = value.substr(0, colon);
     const std::string_view of =
         colon == std::string_view::npos ? "tensor" : value.substr(colon + 1);
-    LADDER_REQUIRE(of == "tensor" || of == "channel", "scale2 is \"", value, "\" in type \"", whole,
-                   "\", not float32, float32:tensor or float32:channel");
+    const bool counts = !of.empty() && of.find_first_not_of("0123456789") == of.npos;
+    LADDER_REQUIRE(of == "tensor" || of == "channel" || counts, "scale2 is \"", value,
+                   "\" in type \"", whole,
+                   "\", not float32, float32:tensor, float32:channel or float16:COLUMNS");
     type.scale2 = name == "none" ? nullptr : &element(name);
     type.scale2_of_rows = type.scale2 != nullptr && of == "channel";
+    type.superblock = type.scale2 != nullptr && counts ? parse_positive(of, "scale2", whole) : 0;
     return "scale2";
   } else if (key == "zero") {
     type.zero = parse_zero(value, whole);
@@ -116,12 +125,32 @@ std::string spell(const TType& type) {
     text += ",zero=" + std::string(kZeroNames[static_cast<std::size_t>(type.zero)]);
   if (type.scale2 != nullptr) text += ",scale2=" + std::string(type.scale2->name);
   if (type.scale2_of_rows) text += ":channel";
+  if (type.superblock > 0) text += ":" + std::to_string(type.superblock);
   return text;
 }
 
 bool is_scale_format(const Element& e) {
   return e.encoding == Encoding::floating || e.encoding == Encoding::exponent ||
          e.encoding == Encoding::unsigned_integer;
+}
+
+/// What is stored of a scale in a superblock, with the sign that its second scale may lack.
+bool is_scale_of_superblocks(const Element& e) {
+  return e.encoding == Encoding::signed_integer || e.encoding == Encoding::unsigned_integer;
+}
+
+void check_superblocks(const TType& type, const std::string& text) {
+  LADDER_REQUIRE(type.scale != nullptr && is_scale_of_superblocks(*type.scale), "type \"", text,
+                 "\" has superblocks, whose scales are integers, and its scale is ",
+                 type.scale == nullptr ? "none" : type.scale->name);
+  LADDER_REQUIRE(type.scale2->encoding == Encoding::floating && type.scale2->bits >= 16, "type \"",
+                 text, "\": scale2 of superblocks is ", type.scale2->name,
+                 ", not a float of 16 or 32 bits");
+  LADDER_REQUIRE(type.block.rows == 1, "type \"", text,
+                 "\" has superblocks of each row, and scales that rows share");
+  LADDER_REQUIRE(type.block.columns > 0 && type.superblock % type.block.columns == 0, "type \"",
+                 text, "\" has superblocks of ", type.superblock,
+                 " columns, which are no whole groups of ", type.block.columns);
 }
 
 }  // namespace
@@ -134,13 +163,18 @@ std::int64_t TType::block_rows(std::int64_t n) const {
   return block.rows == 0 ? 1 : ceil_div(n, block.rows);
 }
 
+std::int64_t TType::superblocks(std::int64_t k) const {
+  return superblock == 0 ? 0 : ceil_div(k, superblock);
+}
+
 double TType::bits_per_weight(std::int64_t n, std::int64_t k) const {
   const double blocks = static_cast<double>(block_rows(n)) * static_cast<double>(groups(k));
   double per_block = scale != nullptr ? std::max(scale->bits, 8) : 0;
   if (zero == Zero::integer) per_block += 8;
   if (zero == Zero::quantized) per_block += element->bits;
-  if (zero == Zero::original || zero == Zero::rescale) per_block += scale->bits;
-  const double of_rows = scale2_of_rows ? static_cast<double>(n) * scale2->bits : 0;
+  if (zero == Zero::original || zero == Zero::rescale) per_block += std::max(scale->bits, 8);
+  const auto seconds = static_cast<double>(second_scales_of_row(k));
+  const double of_rows = seconds > 0 ? static_cast<double>(n) * seconds * scale2->bits : 0;
   return element->bits +
          (blocks * per_block + of_rows) / (static_cast<double>(n) * static_cast<double>(k));
 }
@@ -152,16 +186,18 @@ void check(const TType& type) {
                  " is a scale format, not an element format");
   LADDER_REQUIRE(type.block.columns == 0 || type.block.columns >= 8, "type \"", text,
                  "\" has groups of ", type.block.columns, ", fewer than 8");
-  LADDER_REQUIRE(type.scale == nullptr || is_scale_format(*type.scale), "type \"", text,
+  if (type.superblock > 0) check_superblocks(type, text);
+  const bool settled = type.superblock > 0 || type.scale == nullptr;
+  LADDER_REQUIRE(settled || is_scale_format(*type.scale), "type \"", text,
                  "\": scale ", type.scale->name,
                  " is neither a floating format nor an unsigned integer");
   const bool whole = type.has_integer_scales();
-  LADDER_REQUIRE(type.scale == nullptr || whole || type.scale->bits == 8 || type.scale->bits >= 16,
+  LADDER_REQUIRE(settled || whole || type.scale->bits == 8 || type.scale->bits >= 16,
                  "type \"", text, "\": scale ", type.scale->name, " has ", type.scale->bits,
                  " bits, not 8, 16 or 32");
   LADDER_REQUIRE(!whole || type.scale2 != nullptr, "type \"", text, "\" has scales of ",
                  type.scale->name, ", which are integers, and no scale2 to multiply them by");
-  LADDER_REQUIRE(type.scale2 == nullptr || type.scale2->name == "float32", "type \"", text,
+  LADDER_REQUIRE(!type.has_scale_of_sums() || type.scale2->name == "float32", "type \"", text,
                  "\": scale2 is ", type.scale2->name, ", not float32");
   LADDER_REQUIRE(type.scale2 == nullptr || type.scale != nullptr, "type \"", text,
                  "\" has a scale2 but no scale");
@@ -183,6 +219,7 @@ void check(const TType& type) {
       LADDER_REQUIRE(is_integer, "type \"", text, "\": zero ",
                      kZeroNames[static_cast<std::size_t>(type.zero)],
                      " needs an integer format, and ", e.name, " is none");
+      if (type.superblock > 0 && type.zero == Zero::rescale) break;
       LADDER_REQUIRE(type.scale != nullptr && type.scale->bits >= 16, "type \"", text,
                      "\": a float zero needs a scale of 16 or 32 bits, and the scale is ",
                      type.scale == nullptr ? "none" : type.scale->name);

@@ -6,7 +6,9 @@
 //   value[n, k] = scale2 * scale[n / rows, k / columns] * (decode(code[n, k]) - zero[same])
 //
 // except zero "rescale": value = scale2 * (scale * decode(code) - zero). The second scale is one
-// number, or one for each row.
+// number, or one for each row. Or it has one for each superblock, so many columns of a row: then it
+// multiplies what is stored of a scale, and another one beside it what is stored of a zero
+// "rescale", before either meets a code.
 #pragma once
 
 #include <cstdint>
@@ -40,19 +42,28 @@ struct TType {
   Zero zero = Zero::none;
   const Element* scale2 = nullptr;  ///< one more scale for the whole tensor, or nullptr
   bool scale2_of_rows = false;      ///< one for each row instead
+  std::int64_t superblock = 0;      ///< one for so many columns of a row instead; 0: no such
 
   bool operator==(const TType&) const = default;
   /// Blocks along K of a matrix with `k` columns; a shorter last one counts.
   std::int64_t groups(std::int64_t k) const;
   /// Blocks along N of a matrix with `n` rows.
   std::int64_t block_rows(std::int64_t n) const;
-  /// Scales are unsigned integers, one to a byte.
+  /// Scales are unsigned integers, one to a byte, and no superblocks multiply them.
   bool has_integer_scales() const {
-    return scale != nullptr && scale->encoding == Encoding::unsigned_integer;
+    return scale != nullptr && scale->encoding == Encoding::unsigned_integer && superblock == 0;
   }
-  /// Second scales of a matrix with `n` rows.
-  std::int64_t second_scales(std::int64_t n) const {
-    return scale2 == nullptr ? 0 : scale2_of_rows ? n : 1;
+  /// A second scale multiplies sums: that of the tensor or of a row.
+  bool has_scale_of_sums() const { return scale2 != nullptr && superblock == 0; }
+  /// Superblocks along K of a matrix with `k` columns; a shorter last one counts.
+  std::int64_t superblocks(std::int64_t k) const;
+  /// Second scales of a superblock: of scales, and of stored zeros where they have such.
+  std::int64_t scales_of_superblock() const {
+    return superblock == 0 ? 0 : zero == Zero::rescale ? 2 : 1;
+  }
+  /// Second scales of a row; 0 where rows share one.
+  std::int64_t second_scales_of_row(std::int64_t k) const {
+    return scale2_of_rows ? 1 : scales_of_superblock() * superblocks(k);
   }
   /// Stored bits per weight of an [n, k] matrix, scales and zeros included, padding excluded.
   double bits_per_weight(std::int64_t n, std::int64_t k) const;
@@ -63,7 +74,8 @@ struct TType {
 ///   group=G | channel | tensor | block=RxC  which elements share a scale (default channel)
 ///   scale=NAME                              format of the scales (default none)
 ///   zero=KIND                               none, midpoint, integer, quantized, original, rescale
-///   scale2=NAME[:tensor | :channel]         one more scale, of the tensor (default) or a row
+///   scale2=NAME[:tensor | :channel | :K]    one more scale, of the tensor (default), of a row, or
+///                                           of K columns of a row
 /// Throws InvalidArgument that names the field at fault.
 TType parse_ttype(std::string_view text);
 
@@ -82,7 +94,7 @@ struct NamedTType {
   std::string_view spelling;
   std::string_view source;
 };
-/// mxfp8_e4m3, mxfp8_e5m2, mxfp6_e3m2, mxfp6_e2m3, mxfp4, mxint8, nvfp4.
+/// mxfp4, mxfp6_e2m3, mxfp6_e3m2, mxfp8_e4m3, mxfp8_e5m2, mxint8, nvfp4, q2_k to q6_k.
 std::span<const NamedTType> named_ttypes();
 
 }  // namespace ladder

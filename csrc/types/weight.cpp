@@ -80,6 +80,14 @@ float zero_value(const WeightView& w, std::int64_t block_row, std::int64_t group
   fail<InternalError>("zero kind without a meaning");
 }
 
+/// The second scale of the superblock of (row, group): of scales, or with `of_zeros` of zeros.
+float second_value(const WeightView& w, std::int64_t row, std::int64_t group, bool of_zeros) {
+  const TType& type = *w.type;
+  const std::int64_t each = type.scales_of_superblock();
+  const std::int64_t at = row * type.superblocks(w.k) + group * type.block.columns / type.superblock;
+  return stored_value(*type.scale2, w.seconds, at * each + (of_zeros ? 1 : 0));
+}
+
 }  // namespace
 
 void dequantize_rows(const WeightView& w, std::int64_t row_begin, std::int64_t row_end,
@@ -102,6 +110,9 @@ void dequantize_rows(const WeightView& w, std::int64_t row_begin, std::int64_t r
       if (type.scale != nullptr)
         scales[group] = stored_value(*type.scale, w.scales, block_row * groups + group);
       zeros[group] = zero_value(w, block_row, group, groups);
+      if (type.superblock == 0) continue;
+      scales[group] *= second_value(w, row, group, false);
+      if (type.zero == Zero::rescale) zeros[group] *= second_value(w, row, group, true);
     }
     const std::uint32_t* words = w.codes + row * row_words(w.k, element.bits);
     float* values = out + (row - row_begin) * w.k;

@@ -23,8 +23,10 @@ struct WeightView {
   /// integer: uint8 [block_rows, groups]; quantized: uint32 [block_rows, row_words(groups, bits)];
   /// original, rescale: [block_rows, groups] in the scale's format.
   const void* zeros;
-  const float* scale2;        ///< [second_scales(n)]
+  const float* scale2;        ///< of sums: one, or [n]
   const std::int32_t* g_idx;  ///< [k]: the group of each column; null: column / block.columns
+  /// [n, superblocks(k), scales_of_superblock()] in the format of scale2.
+  const void* seconds = nullptr;
 };
 
 /// Packs `codes` [n, k], one per byte, into `words` [n, row_words(k, bits)]; padding bits are 0.
@@ -37,7 +39,8 @@ void unpack_codes(const std::uint32_t* words, std::int64_t n, std::int64_t k, in
                   std::uint8_t* codes);
 
 /// Writes rows [row_begin, row_end) of the value of `weight` to `out` [rows, k], row-major, the
-/// products taken in float32 in the order decode - zero, * scale, * scale2.
+/// products taken in float32 in the order decode - zero, * scale, * scale2; those of superblocks
+/// first, scale2 * scale and scale2 * zero.
 void dequantize_rows(const WeightView& weight, std::int64_t row_begin, std::int64_t row_end,
                      float* out);
 

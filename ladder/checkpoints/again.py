@@ -148,7 +148,7 @@ def convert_again(
     else:
         type_of = _types_of(types, chosen, modules.keys() - chosen.keys())
     for name, module in chosen.items():
-        if why := type_of[name].grid_objection(module.k):
+        if why := type_of[name].superblock_objection(module.k):
             raise InvalidArgument(f"{name}: {why}")
         if name in stored.convolutions:
             continue

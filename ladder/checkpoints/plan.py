@@ -196,7 +196,7 @@ def plan_folder(
                 names += names_of(mixture, parameter, planned.name)
                 ttype = types.of_layer(mixture, parameter, planned.name)
                 _, h, i = mixture.layout.shape
-                if objection := ttype.grid_objection(h if parameter == GATE_UP else i):
+                if objection := ttype.superblock_objection(h if parameter == GATE_UP else i):
                     raise InvalidArgument(f"{name}: {objection}")
                 conversion.add(name, ttype, weights, count)
         if planned is not None:
@@ -251,7 +251,7 @@ def _planned(shards: ShardSet, name: str, layer: Found, ttype: TType) -> Planned
     if entry.shape != shape:
         raise CheckpointError(f"{name} has shape {list(entry.shape)}, not {list(shape)}")
     n, k = matrix_of(module, weight).shape
-    if why := ttype.grid_objection(k):
+    if why := ttype.superblock_objection(k):
         raise InvalidArgument(f"{layer.name}: {why}")
     parts = Linear(k, n, False, ttype, device="meta").packed_weight.tensors()
     return Planned(layer.name, ttype, n, k, module, describe_tensors(parts), name)

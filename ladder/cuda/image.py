@@ -205,6 +205,8 @@ def _given(part: Tensor | None, name: str) -> Tensor:
 def _numbers(weight: Weight, name: str, dtype: torch.dtype) -> Tensor:
     """Scales or zeros [block rows, groups] in the dtype of the image, which holds them exactly."""
     ttype, stored = weight.type, getattr(weight, name)
+    if ttype.superblock and (name == "scales" or ttype.zero == "rescale"):
+        return _given(weight.float_scales() if name == "scales" else weight.float_zeros(), name)
     if name == "zeros" and ttype.zero == "quantized":
         return _ops.unpack(stored.contiguous(), ttype.groups(weight.shape[1]), ttype.bits)
     if ttype.scale is not None and stored.dtype == torch.uint8 and dtype != torch.uint8:

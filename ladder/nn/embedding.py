@@ -19,7 +19,7 @@ from ladder.nn.select_embedding import objection, rows_objection
 from ladder.ops.transforms import check_tensor
 from ladder.quantization import quantize
 from ladder.types import TType, dtype_name, with_defaults
-from ladder.weight import PARTS, Weight
+from ladder.weight import PARTS, Weight, parts_of_rows
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -208,7 +208,7 @@ class Embedding(PackedModule, nn.Embedding):
             raise InvalidArgument(f"input has dtype {dtype_name(input.dtype)}, not int32 or int64")
         rows = input.reshape(-1)
         scale2 = self.scale2
-        if self.weight_type.scale2_of_rows:
+        if "scale2" in parts_of_rows(self.weight_type):
             scale2 = _rows(scale2, rows)
         values = ops.dequantize(
             self.qweight.index_select(0, rows),

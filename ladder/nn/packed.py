@@ -89,7 +89,7 @@ class PackedModule(QuickCall):
         add("qweight", (n, ttype.words(k)), torch.int32)
         add("scales", (ttype.block_rows(n), ttype.groups(k)), ttype.scale_dtype)
         add("zeros", ttype.zeros_shape(n, k), ttype.zeros_dtype)
-        add("scale2", ttype.scale2_shape(n), torch.float32)
+        add("scale2", ttype.scale2_shape(n, k), ttype.scale2_dtype)
         add("g_idx", (k,), torch.int32 if act_order else None)
 
     def __setattr__(self, name: str, value: Any) -> None:

@@ -28,10 +28,11 @@ class PackedStack(StackImage):
 
     Each part that :class:`ladder.Weight` has for the type is a buffer with one dimension more in
     front: ``qweight`` [E, N, words], ``scales`` [E, block_rows, groups], ``zeros`` [E, ...],
-    ``scale2`` [E, 1] or [E, N], ``g_idx`` [E, K]. Part ``e`` of each is a part of expert e's
-    weight. A cast of the module changes ``dtype`` and the bias; the parts stay as the type says. On
-    a GPU, ``images`` takes the place of ``qweight`` from the first call on; ``state_dict`` and
-    copies have ``qweight`` still. :attr:`input_scale` is a buffer, too, where there is one.
+    ``scale2`` [E, 1], [E, N] or [E, N, ...], ``g_idx`` [E, K]. Part ``e`` of each is a part of
+    expert e's weight. A cast of the module changes ``dtype`` and the bias; the parts stay as the
+    type says. On a GPU, ``images`` takes the place of ``qweight`` from the first call on;
+    ``state_dict`` and copies have ``qweight`` still. :attr:`input_scale` is a buffer, too, where
+    there is one.
 
     Args:
         experts, out_features, in_features: E, N, K.
@@ -69,7 +70,7 @@ class PackedStack(StackImage):
             "qweight": ((n, ttype.words(k)), torch.int32),
             "scales": ((ttype.block_rows(n), ttype.groups(k)), ttype.scale_dtype),
             "zeros": (ttype.zeros_shape(n, k), ttype.zeros_dtype),
-            "scale2": (ttype.scale2_shape(n), torch.float32),
+            "scale2": (ttype.scale2_shape(n, k), ttype.scale2_dtype),
             "g_idx": ((k,), torch.int32 if act_order else None),
         }
         for name, (shape, of) in parts.items():

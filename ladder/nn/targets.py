@@ -88,7 +88,7 @@ def targets(
         layers.extend(rows)
     chosen.check_named(every_name(layers), left, () if head else heads(model))
     for layer in layers:
-        if why := _grid_objection(layer, chosen):
+        if why := _superblock_objection(layer, chosen):
             raise InvalidArgument(f"{layer.name}: {why}")
         if why := _activation_objection(layer, chosen, activation_type):
             raise Unsupported(f"{layer.name}: {why}")
@@ -132,14 +132,14 @@ def check_dense(model: nn.Module) -> None:
             )
 
 
-def _grid_objection(layer: Found | FoundExperts, types: LayerTypes) -> str:
+def _superblock_objection(layer: Found | FoundExperts, types: LayerTypes) -> str:
     """Why the layer's weights have no such superblocks as their ``types`` want; or ""."""
     if isinstance(layer, FoundExperts):
         sizes = [*zip(types.of_stacks(layer), layer.layout.shape[1:], strict=True)]
     else:
         module: Any = layer.module
         sizes = [(types.of_layer(layer), matrix_of(module, module.weight).shape[1])]
-    return next((why for ttype, k in sizes if (why := ttype.grid_objection(k))), "")
+    return next((why for ttype, k in sizes if (why := ttype.superblock_objection(k))), "")
 
 
 def _activation_objection(

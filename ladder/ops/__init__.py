@@ -231,7 +231,7 @@ def _(weight: Tensor, type: str, search: bool) -> list[Tensor]:
         weight.new_empty((n, ttype.words(k)), dtype=torch.int32),
         part((ttype.block_rows(n), ttype.groups(k)), ttype.scale_dtype),
         part(shape, dtype),
-        part(ttype.scale2_shape(n), torch.float32),
+        part(ttype.scale2_shape(n, k), ttype.scale2_dtype),
     ]
 
 

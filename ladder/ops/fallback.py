@@ -15,6 +15,7 @@ from torch import Tensor
 
 from ladder.errors import InvalidArgument, Unsupported
 from ladder.ops.activations import MOST_TOKENS_AS_THEY_COME, device_objection, round_tokens
+from ladder.ops.superblocks import second_scales
 from ladder.ops.transforms import check_activations, check_same_device, plus
 from ladder.types import FLOAT_DTYPES, Element, element, parse
 
@@ -128,12 +129,20 @@ def dequantize(
         values = values - spread(stored.to(torch.float32))
     elif ttype.zero == "original":
         values = values - spread(zeros.to(torch.float32))
+
+    def numbers(stored: Tensor, of_zeros: bool) -> Tensor:
+        found = _metadata(stored, str(ttype.scale))
+        if not ttype.superblock:
+            return found
+        of_groups = second_scales(cast(Tensor, scale2), ttype, groups, of_zeros=of_zeros)
+        return found * of_groups
+
     if ttype.scale is not None:
-        values = values * spread(_metadata(scales, ttype.scale))
+        values = values * spread(numbers(scales, False))
     if ttype.zero == "rescale":
-        values = values - spread(zeros.to(torch.float32))
+        values = values - spread(numbers(zeros, True))
     values = values.reshape(n, k)
-    if scale2 is None:
+    if scale2 is None or ttype.superblock:
         return values
     return values * (scale2[:, None] if ttype.scale2_of_rows else scale2)
 

@@ -21,6 +21,7 @@ from ladder.ops import rounded
 from ladder.ops.activations import device_objection
 from ladder.qat.rounding import rounded_weight, straight_through
 from ladder.types import TType
+from ladder.weight import parts_of_rows
 
 
 @dataclass(frozen=True)
@@ -101,7 +102,8 @@ class _Rows(nn.Embedding):
         ttype = settings.types[0]
         if not rows.numel():
             return rows
-        if ttype.scale2 is None or ttype.scale2_of_rows:  # what is packed of a row is its own
+        # What is packed of a row is its own.
+        if ttype.scale2 is None or "scale2" in parts_of_rows(ttype):
             try:
                 return settings.rounded(rows.reshape(-1, self.embedding_dim)).view_as(rows)
             except InvalidArgument:

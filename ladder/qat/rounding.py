@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ladder import _library
-from ladder.two_levels import on_grid
+from ladder.two_levels import in_superblocks
 from ladder.types import TType, _checked
 
 
@@ -26,8 +26,8 @@ def rounded_weight(weight: Tensor, ttype: TType, method: str) -> Tensor:
     """
     n, k = weight.shape
     source = weight.detach().to(torch.float32).contiguous()
-    if ttype.grid is not None:
-        return straight_through(weight, on_grid(source, ttype).dequantize(weight.dtype))
+    if ttype.superblock:
+        return straight_through(weight, in_superblocks(source, ttype).dequantize(weight.dtype))
     if weight.is_cuda and not torch.compiler.is_compiling():
         _library.find_compiler()
     qweight, scales, zeros, scale2 = _checked(

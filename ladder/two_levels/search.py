@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scales and minima on the grid of a k-quant of llama.cpp, both levels chosen together.
+"""Scales and minima of superblocks, both levels chosen together.
 
 In a superblock the scale of a group is ``integer * d``, and what is subtracted ``integer * e``,
-with float16 d and e (:mod:`ladder.grids`). Each group's best scale and minimum are found first, on
+with d and e of a float format. Each group's best scale and minimum are found first, on
 no grid. Then integers and (d, e) are chosen in turn: with codes as they are, the squared error of
 a group is a quadratic form of its scale and its minimum, so that every choice is a few numbers a
 group, and codes are rounded anew after each. Columns count alike: weighted by how large inputs are,
@@ -18,13 +18,16 @@ from itertools import product
 import torch
 from torch import Tensor
 
-from ladder.grids import Grid
+from ladder.two_levels.levels import Levels
 from ladder.types import TType
 
 #: Of the range of a group's weights, what the first scales leave at either end; by bits.
 _RANGES = {2: (1.0, 0.8, 0.6), 4: (1.0, 0.9), 5: (1.0, 0.95)}
-#: Of types without minima the code, from the middle one, of the largest magnitude, by bits.
+_RANGES_OF_OTHERS = (1.0, 0.9)
+#: Of types without minima the code, from the middle one, of the largest magnitude, by bits; of
+#: others in units of the middle one.
 _ENDS = {3: (4.3, 3.6, 2.9), 6: (32.4, 31.5, 30.5, 29.0)}
+_ENDS_OF_OTHERS = (1.05, 0.95, 0.85)
 #: Codes rounded and scales found in turn, of each first scale.
 _TURNS = 3
 #: Turns of both levels, and integers to either side of the nearest that are tried.
@@ -33,8 +36,10 @@ _LEVEL_TURNS, _BESIDE = 3, 2
 _PASSES = 2
 
 
-def _half(values: Tensor) -> Tensor:
-    return values.half().float()
+def is_searched(ttype: TType) -> bool:
+    """Whether :class:`Search` is for weights of such superblocks."""
+    unsigned = ttype.element.encoding == "unsigned_integer"
+    return unsigned and ttype.zero in ("midpoint", "rescale")
 
 
 def _over(one: Tensor, other: Tensor) -> Tensor:
@@ -74,23 +79,33 @@ class _Best:
 
 
 class Search:
-    """Of superblocks [B, 256]. Tensors of elements are [group, B, G], so that sums over a group are
-    of whole rows; of groups [B, G], of superblocks [B, 1]."""
+    """Of superblocks [B, columns]. Tensors of elements are [group, B, G], so that sums over a group
+    are of whole rows; of groups [B, G], of superblocks [B, 1]."""
 
-    def __init__(self, blocks: Tensor, ttype: TType, grid: Grid) -> None:
+    def __init__(self, blocks: Tensor, ttype: TType) -> None:
+        assert ttype.grid is not None and ttype.scale2_dtype is not None
         self._w = blocks.unflatten(1, (-1, ttype.columns)).permute(2, 0, 1).contiguous()
         self._sum, self._squares = self._w.sum(0), self._w.square().sum(0)
-        self._grid, self._bits = grid, ttype.bits
-        self._middle = 0 if grid.minima else 1 << ttype.bits - 1
+        self._grid, self._bits, self._dtype = ttype.grid, ttype.bits, ttype.scale2_dtype
+        self._middle = 0 if self._grid.minima else 1 << ttype.bits - 1
 
-    def parts(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Codes [B, 256] uint8, scales and zeros [B, G] float32."""
+    def levels(self) -> Levels:
         d, e, many, less = self._levels(*self._free())
         for _ in range(_PASSES):
             many, less = self._neighbours(d, e, many, less)
-        scales, zeros = d * many, e * less
-        codes = (self._rounded(scales, zeros) + self._middle).to(torch.uint8)
-        return codes.permute(1, 2, 0).flatten(1), scales, zeros
+        codes = (self._rounded(d * many, e * less) + self._middle).to(torch.uint8)
+        has_minima = self._grid.minima > 0
+        seconds = torch.cat((d, e), 1) if has_minima else d
+        return Levels(
+            codes.permute(1, 2, 0).flatten(1),
+            many,
+            less if has_minima else None,
+            seconds.to(self._dtype),
+        )
+
+    def _second(self, values: Tensor) -> Tensor:
+        """In the format of second scales."""
+        return values.to(self._dtype).float()
 
     def _rounded(self, s: Tensor, z: Tensor) -> Tensor:
         """The nearest codes, the middle one counted as 0."""
@@ -106,11 +121,13 @@ class Search:
         """Scales and minima to begin with."""
         low, high = self._w.amin(0).clamp_(max=0), self._w.amax(0).clamp_(min=0)
         if self._grid.minima:
-            for below, above in product(_RANGES[self._bits], repeat=2):
+            ranges = _RANGES.get(self._bits, _RANGES_OF_OTHERS)
+            for below, above in product(ranges, repeat=2):
                 yield (above * high - below * low) / ((1 << self._bits) - 1), -below * low
             return
         largest = torch.where(-low > high, low, high)
-        for end in _ENDS[self._bits]:
+        others = [end * self._middle for end in _ENDS_OF_OTHERS]
+        for end in _ENDS.get(self._bits, others):
             for sign in (-1, 1):
                 yield largest / (sign * end), torch.zeros_like(low)
 
@@ -139,12 +156,12 @@ class Search:
         best = _Best(self._sum[:, :1], 4)
         # The side with one integer more is that of the largest scale.
         most = grid.least if -grid.least > grid.most else grid.most
-        d = _half(s.gather(1, s.abs().argmax(1, keepdim=True)) / most)
-        e = _half(z.amax(1, keepdim=True) / max(grid.minima, 1))
+        d = self._second(s.gather(1, s.abs().argmax(1, keepdim=True)) / most)
+        e = self._second(z.amax(1, keepdim=True) / max(grid.minima, 1))
         fixed = self._fixed(s, z)
         for _ in range(_LEVEL_TURNS):
             many, less = self._integers(fixed, d, e, s)
-            d, e = _both(fixed, d, many, less)
+            d, e = self._both(fixed, d, many, less)
             s, z = d * many, e * less
             fixed = self._fixed(s, z)
             best.take(fixed.error(s, z).sum(1, keepdim=True), d, e, many, less)
@@ -178,18 +195,17 @@ class Search:
         many, less = best.of
         return many, less
 
+    def _both(self, fixed: _Fixed, d: Tensor, many: Tensor, less: Tensor) -> tuple[Tensor, Tensor]:
+        """d and e with the least error, of the integers as they are; without minima e is 0."""
 
-def _both(fixed: _Fixed, d: Tensor, many: Tensor, less: Tensor) -> tuple[Tensor, Tensor]:
-    """float16 d and e with the least error, of the integers as they are; without minima e is 0."""
+        def of(values: Tensor) -> Tensor:
+            return values.sum(1, keepdim=True)
 
-    def of(values: Tensor) -> Tensor:
-        return values.sum(1, keepdim=True)
-
-    aa, aw = of(many * many * fixed.qq), of(many * fixed.qw)
-    ab, bb = of(many * less * fixed.q), of(less * less) * fixed.count
-    bw = of(less * fixed.w)
-    found = _over(aw * bb - ab * bw, aa * bb - ab * ab)
-    alone = _over(aw, aa)
-    found = _half(torch.where((bb > 0) & (found > 0), found, alone))
-    found = torch.where(found == 0, d, found)
-    return found, _half(_over(found * ab - bw, bb).clamp_(min=0))
+        aa, aw = of(many * many * fixed.qq), of(many * fixed.qw)
+        ab, bb = of(many * less * fixed.q), of(less * less) * fixed.count
+        bw = of(less * fixed.w)
+        found = _over(aw * bb - ab * bw, aa * bb - ab * ab)
+        alone = _over(aw, aa)
+        found = self._second(torch.where((bb > 0) & (found > 0), found, alone))
+        found = torch.where(found == 0, d, found)
+        return found, self._second(_over(found * ab - bw, bb).clamp_(min=0))

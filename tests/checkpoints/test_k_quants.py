@@ -15,6 +15,7 @@ gguf = pytest.importorskip("gguf")
 transformers = pytest.importorskip("transformers")
 
 from gguf_models import Format, Writer, random_blocks  # noqa: E402
+from ladder.checkpoints.gguf.superblocks import levels_on  # noqa: E402
 from test_export_gguf import FILE, check_model, exported, values_of  # noqa: E402
 from test_gguf import make  # noqa: E402
 
@@ -26,7 +27,6 @@ from ladder.checkpoints.gguf.blocks import BLOCKS  # noqa: E402
 from ladder.checkpoints.gguf.encode import blocks_of, on_grid_of  # noqa: E402
 from ladder.checkpoints.gguf.header import read_file  # noqa: E402
 from ladder.checkpoints.gguf.read import unpack  # noqa: E402
-from ladder.checkpoints.gguf.superblocks import levels_on  # noqa: E402
 from ladder.cli import app  # noqa: E402
 from ladder.errors import InvalidArgument, Unsupported  # noqa: E402
 from ladder.grids import GRIDS  # noqa: E402

@@ -8,13 +8,13 @@ import pytest
 import torch
 from hf_mixtures import MODELS, fresh
 from hf_models import check_same, load, plain_model
+from ladder.checkpoints.gguf.superblocks import levels_on
 from torch import nn
 from typer.testing import CliRunner
 
 import ladder
 from ladder.checkpoints.calibrated import Calibration
 from ladder.checkpoints.convert import convert
-from ladder.checkpoints.gguf.superblocks import levels_on
 from ladder.cli import app
 from ladder.compensation import levels_of, step_and_shift
 from ladder.errors import InvalidArgument

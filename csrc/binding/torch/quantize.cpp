@@ -32,6 +32,10 @@ Parts parts_of(const Tensor& weight, const TType& type) {
   LADDER_REQUIRE(n > 0 && k > 0, "weight has shape [", n, ", ", k, "]: nothing to quantise");
   LADDER_REQUIRE(type.element->bits <= 8, "type ", type.element->name, " has ", type.element->bits,
                  " bits; weights are quantised to at most 8");
+  if (type.superblock > 0) {
+    fail<Unsupported>("type \"", to_string(type),
+                      "\" has superblocks, whose scales ladder.quantize searches, not this op");
+  }
   const std::int64_t rows = type.block_rows(n), groups = type.groups(k);
   const int bits = type.element->bits;
   const auto part = [&](bool there, std::int64_t height, std::int64_t width, ScalarType dtype) {
@@ -53,7 +57,7 @@ Parts parts_of(const Tensor& weight, const TType& type) {
           part(type.scale != nullptr, rows, groups,
                type.scale != nullptr ? storage_dtype(*type.scale) : ScalarType::Byte),
           zeros(),
-          stable::new_empty(weight, {type.second_scales(n)},
+          stable::new_empty(weight, {type.scale2 == nullptr ? 0 : type.scale2_of_rows ? n : 1},
                             type.scale2 != nullptr ? ScalarType::Float : ScalarType::Byte)};
 }
 

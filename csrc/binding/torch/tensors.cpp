@@ -54,6 +54,23 @@ const void* part(const std::optional<Tensor>& tensor, std::string_view argument,
 
 }  // namespace
 
+namespace {
+
+/// The same of a second scale of the tensor or of rows.
+const float* scale_of_sums(const std::optional<Tensor>& scale2, const TType& type, std::int64_t n) {
+  const bool wanted = type.scale2 != nullptr;
+  LADDER_REQUIRE(scale2.has_value() == wanted, "scale2 is ", wanted ? "missing" : "given",
+                 ", but type \"", to_string(type), "\" ", wanted ? "needs it" : "has none");
+  if (!wanted) return nullptr;
+  require(*scale2, "scale2", ScalarType::Float, 1);
+  const std::int64_t count = type.scale2_of_rows ? n : 1;
+  LADDER_REQUIRE(scale2->size(0) == count, "scale2 has ", scale2->size(0), " numbers, not ", count,
+                 " as type \"", to_string(type), "\" needs");
+  return static_cast<const float*>(scale2->const_data_ptr());
+}
+
+}  // namespace
+
 void torch_parallel(std::int64_t count, std::int64_t grain, const RangeBody& body) {
   if (count <= 0) return;
   // torch's shim would turn what a thread throws into a RuntimeError without a type.
@@ -175,15 +192,11 @@ WeightView view_weight(const WeightArguments& arguments, const TType& type, std:
           part(arguments.zeros, "zeros", true, type, storage_dtype(*type.scale), rows, groups);
       break;
   }
-  const bool second = type.scale2 != nullptr;
-  LADDER_REQUIRE(arguments.scale2.has_value() == second, "scale2 is ", second ? "missing" : "given",
-                 ", but type \"", to_string(type), "\" ", second ? "needs it" : "has none");
-  if (second) {
-    require(*arguments.scale2, "scale2", ScalarType::Float, 1);
-    const std::int64_t wanted = type.second_scales(n);
-    LADDER_REQUIRE(arguments.scale2->size(0) == wanted, "scale2 has ", arguments.scale2->size(0),
-                   " numbers, not ", wanted, " as type \"", to_string(type), "\" needs");
-    view.scale2 = static_cast<const float*>(arguments.scale2->const_data_ptr());
+  if (type.superblock > 0) {
+    view.seconds = part(arguments.scale2, "scale2", true, type, storage_dtype(*type.scale2), n,
+                        type.second_scales_of_row(k));
+  } else {
+    view.scale2 = scale_of_sums(arguments.scale2, type, n);
   }
   if (arguments.g_idx.has_value()) {
     require(*arguments.g_idx, "g_idx", ScalarType::Int, 1);

@@ -64,7 +64,8 @@ std::string type_info(std::string text) {
       << ", \"element\": " << element_json(*type.element) << ", \"rows\": " << type.block.rows
       << ", \"columns\": " << type.block.columns << ", \"scale\": " << optional(type.scale)
       << ", \"zero\": " << quoted(zero_name(type.zero)) << ", \"scale2\": " << optional(type.scale2)
-      << ", \"scale2_of_rows\": " << (type.scale2_of_rows ? "true" : "false") << "}";
+      << ", \"scale2_of_rows\": " << (type.scale2_of_rows ? "true" : "false")
+      << ", \"superblock\": " << type.superblock << "}";
   return out.str();
 }
 

@@ -83,7 +83,7 @@ std::string weight_function(const Weight& weight) {
   }
   if (weight.scale) text = "__fmul_rn(" + text + ", scale)";
   if (weight.stored_zero == Zero::rescale) text = "__fsub_rn(" + text + ", zero)";
-  if (weight.type.scale2 != nullptr) text = "__fmul_rn(" + text + ", scale2)";
+  if (weight.type.has_scale_of_sums()) text = "__fmul_rn(" + text + ", scale2)";
   return "DEVICE float weight(float v, float scale, float zero, float scale2) { return " + text +
          "; }\n";
 }
@@ -143,9 +143,9 @@ std::string dequantize_source(const Weight& weight, Scalar out_scalar, std::stri
     };
     const u32 here = place(column);
     const float second = )"
-      << (weight.type.scale2 == nullptr ? "1.0f"
-          : weight.type.scale2_of_rows  ? "scale2[row0 + row]"
-                                        : "*scale2")
+      << (!weight.type.has_scale_of_sums() ? "1.0f"
+          : weight.type.scale2_of_rows     ? "scale2[row0 + row]"
+                                           : "*scale2")
       << R"(;
     float v[8];
 #pragma unroll

@@ -14,14 +14,12 @@ from torch import Tensor
 from ladder.checkpoints.export.alike import is_apart, text_name
 from ladder.checkpoints.export.dense import Dense, dense_of
 from ladder.checkpoints.export.units import Decoded, Unit
-from ladder.checkpoints.gguf.encode import Form, form_of, on_grid_of
+from ladder.checkpoints.gguf.encode import Form, form_of
 from ladder.checkpoints.gguf.model import EXPERT_TENSORS, GgufModel
 from ladder.checkpoints.gguf.rope import FACTOR_TENSORS
-from ladder.checkpoints.gguf.superblocks import levels_on
 from ladder.checkpoints.model import renamer
 from ladder.checkpoints.shards import ShardSet
 from ladder.errors import CheckpointError, Unsupported
-from ladder.grids import COLUMNS
 from ladder.nn.dense_experts import STACKS
 
 _HEAD = "output.weight"
@@ -87,7 +85,7 @@ def plan_tensors(
         else:
             own = of_module.get(module, []) if part == "weight" else []
         if own:
-            planned.append(_blocks(found, shards, name, own, entry.shape))
+            planned.append(_blocks(found, name, own, entry.shape))
             left.discard(module)
         elif target in dense:
             planned.append(Dense.planned(found, name, dense[target], dtype))
@@ -105,7 +103,7 @@ def plan_tensors(
     head = _head_of(found)
     if _HEAD not in found.file.entries and head in left:
         (unit,) = of_module[head]
-        planned.append(_blocks(found, shards, _HEAD, [unit], (unit.n, unit.k)))
+        planned.append(_blocks(found, _HEAD, [unit], (unit.n, unit.k)))
         left.discard(head)
     elif _HEAD not in found.file.entries and f"{head}.weight" in unused and not tied:
         planned.append(Dense.added(_HEAD, shards, dense[f"{head}.weight"], dtype))
@@ -134,33 +132,8 @@ def _head_of(found: GgufModel) -> str:
     return next(name for name, module in found.model.named_modules() if module is head)
 
 
-def _form(shards: ShardSet, units: Sequence[Unit]) -> Form:
-    """That of the units of one tensor: a k-quant where all of them are on its grid."""
-    first = units[0]
-    form = on_grid_of(first.type, first.k)
-    if form is None:
-        return form_of(first.type, first.k)
-    assert form.grid is not None
-    read: tuple[str, dict[str, Tensor]] = ("", {})
-    for unit in units:
-        if read[0] != unit.source:  # units of one stack follow each other
-            read = unit.source, unit.read(shards)
-        if levels_on(unit.weight(read[1], single_rows=True), form.grid) is not None:
-            continue
-        try:
-            return form_of(first.type, first.k)
-        except Unsupported:
-            raise Unsupported(
-                f"{unit.source}: has scales that are no multiples of a float16 for {COLUMNS} "
-                f"columns, as {form.name} has them: `ladder convert --type {form.name}` chooses "
-                "such, and --dense names modules to decode"
-            ) from None
-    return form
-
-
 def _blocks(
     found: GgufModel,
-    shards: ShardSet,
     name: str,
     units: Sequence[Unit],
     shape: tuple[int, ...],
@@ -172,7 +145,7 @@ def _blocks(
             f"{found.file.path}: {name} has shape {list(shape)}, but {first.source} {[rows, k]}: "
             "it is a file of another model"
         )
-    form = _form(shards, units)
+    form = form_of(first.type, first.k)
     order = None
     if name in found.file.entries and len(shape) == 2:
         order = found.row_order(name, transposed=False)

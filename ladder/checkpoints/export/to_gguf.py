@@ -21,7 +21,7 @@ from ladder.checkpoints.export.dense import Dense
 from ladder.checkpoints.export.gguf_plan import Blocks, plan_tensors
 from ladder.checkpoints.export.units import Decoded, Unit
 from ladder.checkpoints.gguf.blocks import BLOCKS
-from ladder.checkpoints.gguf.encode import blocks_of, form_of, on_grid_of
+from ladder.checkpoints.gguf.encode import blocks_of, form_of
 from ladder.checkpoints.gguf.header import SPLIT_COUNT, GgufFile
 from ladder.checkpoints.gguf.model import open_model
 from ladder.checkpoints.gguf.parts import read_model
@@ -51,8 +51,6 @@ def objection(unit: Unit) -> str:
     """Why no format holds the weight of a module; "" where one does."""
     if unit.act_order:
         return "it has no order of columns (act-order)"
-    if on_grid_of(unit.type, unit.k) is not None:
-        return ""  # or one does, where scales are on the grid, which the plan looks at
     try:
         form_of(unit.type, unit.k)
     except Unsupported as error:

@@ -34,8 +34,9 @@ class Parts(NamedTuple):
     """What B blocks hold, E elements in G groups each."""
 
     codes: Tensor  #: uint8 [B, E]
-    scales: Tensor  #: [B, G] float16, float32, or uint8 codes
+    scales: Tensor  #: [B, G] float16, or uint8 codes
     zeros: Tensor | None = None  #: [B, G] in the dtype of the scales, subtracted after scaling
+    scale2: Tensor | None = None  #: [B, 1] that scales are integers of, or zeros too: [B, 2]
 
 
 @dataclass(frozen=True)
@@ -66,8 +67,12 @@ class Block:
 
     @property
     def narrow(self) -> TType:
-        """With float16 scales, which round those of float32."""
-        return parse(str(self.ttype).replace("scale=float32", "scale=float16"))
+        """With float16 scales, which round the products of both levels."""
+        exact = self.ttype
+        if not exact.superblock:
+            return exact
+        zero = f",zero={exact.zero}"
+        return parse(f"{exact.element.name},group={exact.columns},scale=float16{zero}")
 
 
 def half(blocks: Tensor, at: int) -> Tensor:

@@ -3,9 +3,10 @@
 
 llama.cpp stores a row of a weight as blocks of 32 to 256 elements. A "k-quant" has blocks of 256
 with one or two float16 scales and small integers, of which a group of 16 or 32 elements has its
-scale (and its minimum) as a product. Such a product has at most 19 significant bits: float32 holds
-it, float16 does not. So groups of k-quants have float32 scales, and weights computed from them in
-float32 are llama.cpp's bit by bit.
+scale (and its minimum) as a product. So have the superblocks of a tType. Such a product has at most
+19 significant bits: weights computed from it in float32 are llama.cpp's bit by bit. Where
+llama.cpp's formula has an eighth or half of a float16, which need not be one, second scales are
+float32.
 
 A tType has one code for each element. Formats whose codes stand for four or eight elements at once
 (ladder.checkpoints.gguf.codebooks) take more bits in it, and the same values.
@@ -52,10 +53,13 @@ def _two_bits(octets: Tensor) -> Tensor:
     return runs(octets.reshape(-1, 2, 32), 2)
 
 
+def _two_halves(blocks: Tensor, at: int) -> Tensor:
+    return torch.cat((half(blocks, at), half(blocks, at + 2)), 1)
+
+
 def _q2_k(blocks: Tensor) -> Parts:
     scales, minima = blocks[:, :16] & 15, blocks[:, :16] >> 4
-    d, least = half(blocks, 80).float(), half(blocks, 82).float()
-    return Parts(_two_bits(blocks[:, 16:80]).flatten(1), d * scales, least * minima)
+    return Parts(_two_bits(blocks[:, 16:80]).flatten(1), scales, minima, _two_halves(blocks, 80))
 
 
 def _q3_k(blocks: Tensor) -> Parts:
@@ -64,8 +68,8 @@ def _q3_k(blocks: Tensor) -> Parts:
     codes = _two_bits(blocks[:, 32:96]) | (third << 2)
     low = nibbles(blocks[:, 96:104])
     high = runs(blocks[:, 104:108], 2).flatten(1)
-    scales = (low | (high << 4)).short() - 32
-    return Parts(codes.flatten(1), half(blocks, 108).float() * scales)
+    scales = (low | (high << 4)) ^ 32  # counted from the least: in two's complement
+    return Parts(codes.flatten(1), scales, scale2=half(blocks, 108))
 
 
 def _scales_of_six_bits(packed: Tensor) -> tuple[Tensor, Tensor]:
@@ -77,7 +81,7 @@ def _scales_of_six_bits(packed: Tensor) -> tuple[Tensor, Tensor]:
 
 def _with_minima(blocks: Tensor, codes: Tensor) -> Parts:
     scales, minima = _scales_of_six_bits(blocks[:, 4:16])
-    return Parts(codes, half(blocks, 0).float() * scales, half(blocks, 2).float() * minima)
+    return Parts(codes, scales, minima, _two_halves(blocks, 0))
 
 
 def _q4_k(blocks: Tensor) -> Parts:
@@ -93,16 +97,15 @@ def _q5_k(blocks: Tensor) -> Parts:
 def _q6_k(blocks: Tensor) -> Parts:
     low = runs(blocks[:, :128].reshape(-1, 2, 64), 4).reshape(-1, 2, 4, 32)
     codes = low | (_two_bits(blocks[:, 128:192]) << 4)
-    scales = blocks[:, 192:208].contiguous().view(torch.int8)
-    return Parts(codes.flatten(1), half(blocks, 208).float() * scales)
+    return Parts(codes.flatten(1), blocks[:, 192:208], scale2=half(blocks, 208))
 
 
 def _iq4_xs(blocks: Tensor) -> Parts:
     low = runs(blocks[:, 4:8], 4).transpose(1, 2).flatten(1)
     high = runs(blocks[:, 2:4], 2).transpose(1, 2).flatten(1)
-    scales = (low | (high << 4)).short() - 32
+    scales = (low | (high << 4)) ^ 32
     codes = nibbles(blocks[:, 8:].reshape(-1, 8, 16)).flatten(1)
-    return Parts(codes, half(blocks, 0).float() * scales)
+    return Parts(codes, scales, scale2=half(blocks, 0))
 
 
 def _trits(octets: Tensor, count: int) -> Tensor:
@@ -132,6 +135,8 @@ def _nvfp4(blocks: Tensor) -> Parts:
     return Parts(codes, scales.masked_fill(scales == 127, 0))
 
 
+_HALVES, _FLOATS = "scale2=float16:256", "scale2=float32:256"
+_IQ1_S = f"uint2,group=32,scale=uint8,zero=rescale,{_FLOATS}"
 #: To add a format, add its row. Source: ggml's block structs (ggml-common.h) of llama.cpp.
 BLOCKS = {
     block.number: block
@@ -141,20 +146,20 @@ BLOCKS = {
         Block(6, "q5_0", 32, 22, "uint5,group=32,scale=float16,zero=midpoint", _q5_0),
         Block(7, "q5_1", 32, 24, "uint5,group=32,scale=float16,zero=rescale", _q5_1),
         Block(8, "q8_0", 32, 34, "int8,group=32,scale=float16", _q8_0),
-        Block(10, "q2_k", 256, 84, "uint2,group=16,scale=float32,zero=rescale", _q2_k),
-        Block(11, "q3_k", 256, 110, "uint3,group=16,scale=float32,zero=midpoint", _q3_k),
-        Block(12, "q4_k", 256, 144, "uint4,group=32,scale=float32,zero=rescale", _q4_k),
-        Block(13, "q5_k", 256, 176, "uint5,group=32,scale=float32,zero=rescale", _q5_k),
-        Block(14, "q6_k", 256, 210, "uint6,group=16,scale=float32,zero=midpoint", _q6_k),
-        Block(16, "iq2_xxs", 256, 66, "iq2,group=32,scale=float32", codebooks.iq2_xxs),
-        Block(17, "iq2_xs", 256, 74, "iq2,group=16,scale=float32", codebooks.iq2_xs),
-        Block(18, "iq3_xxs", 256, 98, "iq3_xxs,group=32,scale=float32", codebooks.iq3_xxs),
-        Block(19, "iq1_s", 256, 50, "uint2,group=32,scale=float32,zero=rescale", codebooks.iq1_s),
+        Block(10, "q2_k", 256, 84, "q2_k", _q2_k),
+        Block(11, "q3_k", 256, 110, "q3_k", _q3_k),
+        Block(12, "q4_k", 256, 144, "q4_k", _q4_k),
+        Block(13, "q5_k", 256, 176, "q5_k", _q5_k),
+        Block(14, "q6_k", 256, 210, "q6_k", _q6_k),
+        Block(16, "iq2_xxs", 256, 66, f"iq2,group=32,scale=uint5,{_FLOATS}", codebooks.iq2_xxs),
+        Block(17, "iq2_xs", 256, 74, f"iq2,group=16,scale=uint5,{_FLOATS}", codebooks.iq2_xs),
+        Block(18, "iq3_xxs", 256, 98, f"iq3_xxs,group=32,scale=uint5,{_FLOATS}", codebooks.iq3_xxs),
+        Block(19, "iq1_s", 256, 50, _IQ1_S, codebooks.iq1_s),
         Block(20, "iq4_nl", 32, 18, "iq4_nl,group=32,scale=float16", _q4_0),
-        Block(21, "iq3_s", 256, 110, "iq3_s,group=32,scale=float32", codebooks.iq3_s),
-        Block(22, "iq2_s", 256, 82, "iq2,group=16,scale=float32", codebooks.iq2_s),
-        Block(23, "iq4_xs", 256, 136, "iq4_nl,group=32,scale=float32", _iq4_xs),
-        Block(29, "iq1_m", 256, 56, "iq1_m,group=16,scale=float32", codebooks.iq1_m),
+        Block(21, "iq3_s", 256, 110, f"iq3_s,group=32,scale=uint5,{_HALVES}", codebooks.iq3_s),
+        Block(22, "iq2_s", 256, 82, f"iq2,group=16,scale=uint5,{_FLOATS}", codebooks.iq2_s),
+        Block(23, "iq4_xs", 256, 136, f"iq4_nl,group=32,scale=int6,{_HALVES}", _iq4_xs),
+        Block(29, "iq1_m", 256, 56, f"iq1_m,group=16,scale=uint4,{_FLOATS}", codebooks.iq1_m),
         Block(34, "tq1_0", 256, 54, "ternary,group=256,scale=float16", _tq1_0),
         Block(35, "tq2_0", 256, 66, "ternary,group=256,scale=float16", _tq2_0),
         Block(39, "mxfp4", 32, 17, "mxfp4", _mxfp4),

@@ -62,11 +62,16 @@ def _nibbles_in_turn(octets: Tensor) -> Tensor:
     return torch.stack((octets & 15, octets >> 4), -1).flatten(1)
 
 
+def _odd_scales(codes: Tensor, numbers: Tensor, d: Tensor) -> Parts:
+    """Scales are ``(2 number + 1) * d``."""
+    return Parts(codes, (2 * numbers + 1).byte(), scale2=d)
+
+
 def iq2_xxs(blocks: Tensor) -> Parts:
     words = _numbers(blocks[:, 2:], torch.int32).reshape(len(blocks), 8, 2)
     indices = blocks[:, 2:].reshape(-1, 8, 8)[..., :4].flatten(1)
     codes = _signed(_looked_up("IQ2_XXS", indices), _sevens(words[..., 1]), 2)
-    return Parts(codes, half(blocks, 0).float() * (0.5 + (words[..., 1] >> 28)) * 0.25)
+    return _odd_scales(codes, words[..., 1] >> 28, half(blocks, 0).float() / 8)
 
 
 def iq2_xs(blocks: Tensor) -> Parts:
@@ -74,7 +79,7 @@ def iq2_xs(blocks: Tensor) -> Parts:
     sevens = words >> 9
     odd = (sevens[..., None] >> torch.arange(7) & 1).sum(-1) & 1
     codes = _signed(_looked_up("IQ2_XS", words & 511), (sevens | odd << 7).byte(), 2)
-    return Parts(codes, half(blocks, 0).float() * (0.5 + _nibbles_in_turn(blocks[:, 66:])) * 0.25)
+    return _odd_scales(codes, _nibbles_in_turn(blocks[:, 66:]), half(blocks, 0).float() / 8)
 
 
 def _with_high_bits(low: Tensor, high: Tensor, bits: int, each: int) -> Tensor:
@@ -87,19 +92,19 @@ def _with_high_bits(low: Tensor, high: Tensor, bits: int, each: int) -> Tensor:
 def iq2_s(blocks: Tensor) -> Parts:
     indices = _with_high_bits(blocks[:, 2:34], blocks[:, 66:74], 2, 2)
     codes = _signed(_looked_up("IQ2_S", indices), blocks[:, 34:66], 2)
-    return Parts(codes, half(blocks, 0).float() * (0.5 + _nibbles_in_turn(blocks[:, 74:])) * 0.25)
+    return _odd_scales(codes, _nibbles_in_turn(blocks[:, 74:]), half(blocks, 0).float() / 8)
 
 
 def iq3_xxs(blocks: Tensor) -> Parts:
     words = _numbers(blocks[:, 66:], torch.int32)
     codes = _signed(_looked_up("IQ3_XXS", blocks[:, 2:66]), _sevens(words), 3)
-    return Parts(codes, half(blocks, 0).float() * (0.5 + (words >> 28)) * 0.5)
+    return _odd_scales(codes, words >> 28, half(blocks, 0).float() / 4)
 
 
 def iq3_s(blocks: Tensor) -> Parts:
     indices = _with_high_bits(blocks[:, 2:66], blocks[:, 66:74], 1, 1)
     codes = _signed(_looked_up("IQ3_S", indices), blocks[:, 74:106], 3)
-    return Parts(codes, half(blocks, 0).float() * (1 + 2 * _nibbles_in_turn(blocks[:, 106:])))
+    return _odd_scales(codes, _nibbles_in_turn(blocks[:, 106:]), half(blocks, 0))
 
 
 def iq1_s(blocks: Tensor) -> Parts:
@@ -107,8 +112,10 @@ def iq1_s(blocks: Tensor) -> Parts:
     words = _numbers(blocks[:, 34:], torch.int16)
     high = (words[..., None] >> torch.arange(0, 12, 3) & 7).flatten(1)
     codes = _looked_up("IQ1_S", blocks[:, 2:34].long() | high << 8)
-    scales = half(blocks, 0).float() * (2 * (words >> 12 & 7) + 1)
-    return Parts(codes, scales, scales * torch.where(words >> 15 == 1, 1.125, 0.875))
+    scales = 2 * (words >> 12 & 7) + 1
+    zeros = scales * torch.where(words >> 15 == 1, 9, 7)  # eighths
+    d = half(blocks, 0).float()
+    return Parts(codes, scales.byte(), zeros.byte(), torch.cat((d, d / 8), 1))
 
 
 def iq1_m(blocks: Tensor) -> Parts:
@@ -116,8 +123,8 @@ def iq1_m(blocks: Tensor) -> Parts:
     words = _numbers(blocks[:, 48:], torch.int16)
     pieces = (words >> 12) << torch.arange(0, 16, 4)
     d = pieces.sum(-1, keepdim=True).short().view(torch.float16).float()
-    scales = d * (2 * (words[..., None] >> torch.arange(0, 12, 3) & 7) + 1).flatten(1)
+    numbers = (words[..., None] >> torch.arange(0, 12, 3) & 7).flatten(1)
     fields = _nibbles_in_turn(blocks[:, 32:48]).long()
     codes = _looked_up("IQ1_M", blocks[:, :32].long() | (fields & 7) << 8)
     above = (fields >> 3 == 0).repeat_interleave(8, 1)
-    return Parts(2 * codes + above, scales * 0.125)
+    return _odd_scales(2 * codes + above, numbers, d / 8)

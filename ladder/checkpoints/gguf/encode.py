@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -13,9 +13,7 @@ from ladder import ops
 from ladder.checkpoints.gguf import writers
 from ladder.checkpoints.gguf.block import TABLES
 from ladder.checkpoints.gguf.blocks import BLOCKS
-from ladder.checkpoints.gguf.superblocks import grid_of, levels_on
 from ladder.errors import Unsupported
-from ladder.grids import COLUMNS, GRIDS, Grid
 from ladder.types import TType, element
 from ladder.weight import Weight
 
@@ -32,7 +30,6 @@ class Form:
         minima: whether blocks have a number beside the scale: "free" (added to all elements), or
             "middle" (``middle`` times the scale).
         scales: of blocks of 256, the largest number that stands for a group's scale; else 0.
-        grid: of k-quants, where scales and zeros that are floats lie on it.
     """
 
     number: int
@@ -41,7 +38,6 @@ class Form:
     group: int = 32
     minima: str = ""
     scales: int = 0
-    grid: Grid | None = None
 
     @property
     def name(self) -> str:
@@ -74,11 +70,8 @@ _TWO_LEVELS = {
     5: Form(13, writers.q5_k, 16, 32, "middle", 63),
     6: Form(14, writers.q6_k, 32, 16, "", 127),
 }
-#: Of the same formats, for floats that are such integers times one float16 in 256 columns.
-_ON_GRIDS = {
-    form.name: Form(form.number, form.write, form.middle, form.group, grid=GRIDS[form.name])
-    for form in _TWO_LEVELS.values()
-}
+#: Of types that are these very formats: nothing is rounded.
+_SAME = {form.name: form for form in _TWO_LEVELS.values()}
 _TERNARY = Form(35, writers.tq2_0, 1, 256)
 _IQ4_NL = Form(20, writers.scale_and_nibbles)
 _MXFP4, _NVFP4 = Form(39, writers.scale_and_nibbles), Form(40, writers.nvfp4, group=16)
@@ -94,13 +87,6 @@ _KNOWN = (
 )
 
 
-def on_grid_of(ttype: TType, k: int) -> Form | None:
-    """The k-quant that holds the weights of a type in rows of ``k``, where their scales and zeros
-    lie on its grid (:func:`ladder.checkpoints.gguf.superblocks.levels_on`)."""
-    grid = grid_of(ttype)
-    return None if grid is None or k % COLUMNS else _ON_GRIDS[grid.name]
-
-
 def form_of(ttype: TType, k: int) -> Form:
     """The smallest format that holds the weights of a type in rows of ``k``.
 
@@ -108,6 +94,10 @@ def form_of(ttype: TType, k: int) -> Form:
         Unsupported: there is none, and why.
     """
     why = []
+    if (same := _SAME.get(str(ttype))) is not None:
+        if objection := ttype.superblock_objection(k):
+            raise Unsupported(objection)
+        return same
     if ttype.scale2 is None or ttype.has_integer_scales:
         for form in _candidates(ttype):
             shared = ttype.columns if 0 < ttype.columns < k else 0
@@ -147,8 +137,8 @@ def blocks_of(weight: Weight, form: Form) -> Tensor:
     and minima are rounded to float16, where the format has such; they may become infinite."""
     ttype, (n, k) = weight.type, weight.shape
     assert weight.scales is not None
-    if form.grid is not None:
-        return _superblocks(weight, form, form.grid)
+    if ttype.superblock:
+        return _superblocks(weight, form)
     of_group = _groups(ttype, k, form.group, weight.scales.device)
     codes = _codes(weight, form).reshape(-1, form.elements)
     blocks = len(codes)
@@ -171,14 +161,21 @@ def blocks_of(weight: Weight, form: Form) -> Tensor:
     return form.write(content).reshape(form.shape(n, k))
 
 
-def _superblocks(weight: Weight, form: Form, grid: Grid) -> Tensor:
-    """As :func:`blocks_of`, of a weight on the grid: not a bit is lost."""
-    found = levels_on(weight, grid)
-    assert found is not None
-    (scales, minima), codes = found, weight.codes().reshape(-1, COLUMNS)
-    content = writers.Content(codes, scales.d, scales=scales.many)
-    if minima is not None:
-        content = replace(content, other=minima.d, minima=minima.many)
+def _superblocks(weight: Weight, form: Form) -> Tensor:
+    """As :func:`blocks_of`, of a type that is the format: not a bit is lost."""
+    ttype, codes = weight.type, weight.codes().reshape(-1, form.elements)
+    assert weight.scales is not None and weight.scale2 is not None and ttype.scale is not None
+    blocks = len(codes)
+    integers = element(ttype.scale).values.to(weight.scales.device)[weight.scales.long()]
+    scales = (integers.to(torch.int16) & 255).to(torch.uint8)  # two's complement of eight bits
+    halves = weight.scale2.reshape(blocks, -1)
+    content = writers.Content(
+        codes,
+        halves[:, :1],
+        other=halves[:, 1:] if weight.zeros is not None else None,
+        scales=scales.reshape(blocks, -1),
+        minima=None if weight.zeros is None else weight.zeros.reshape(blocks, -1),
+    )
     return form.write(content).reshape(form.shape(*weight.shape))
 
 

@@ -48,7 +48,12 @@ class Packed:
         sides = (DTYPE_NAMES[scale], (*stack, self.n, self.ttype.groups(self.k)))
         found: dict[str, Described]
         found = {"qweight": ("I32", (*stack, self.n, self.ttype.words(self.k))), "scales": sides}
-        return found | ({"zeros": sides} if self.ttype.zero == "rescale" else {})
+        if self.ttype.zero == "rescale":
+            found["zeros"] = sides
+        second = self.ttype.scale2_shape(self.n, self.k)
+        if self.ttype.scale2_dtype is not None and second is not None:
+            found["scale2"] = (DTYPE_NAMES[self.ttype.scale2_dtype], (*stack, *second))
+        return found
 
     @property
     def nbytes(self) -> int:

@@ -15,7 +15,7 @@ from ladder.checkpoints.gguf.header import GgufFile
 from ladder.checkpoints.gguf.model import GgufModel
 from ladder.checkpoints.gguf.pieces import Dense, Joined, Packed, Piece
 from ladder.errors import CheckpointError, InvalidArgument, Unsupported
-from ladder.types import TType, element
+from ladder.types import TType
 from ladder.weight import Weight
 
 _ROWS_AT_ONCE = 4 << 20  # elements
@@ -50,33 +50,29 @@ def _read(file: GgufFile, packed: Packed, piece: Piece) -> Iterator[tuple[int, T
 def unpack(file: GgufFile, source: str, block: Block, rows: Tensor) -> Weight:
     """The weight of some rows of blocks, [N, bytes of a row]."""
     n, k = len(rows), rows.shape[1] // block.nbytes * block.elements
-    codes, scales, zeros = block.parts(rows.reshape(-1, block.nbytes))
-    values = scales if scales.is_floating_point() else _scale_values(block.ttype)[scales.long()]
-    for what, numbers in (("scale", values), ("minimum", zeros)):
-        if numbers is not None and not (finite := torch.isfinite(numbers)).all():
-            wrong = numbers[~finite][0].item()
-            raise CheckpointError(f"{file.path}: {source} has a {what} of {wrong}")
+    codes, scales, zeros, scale2 = block.parts(rows.reshape(-1, block.nbytes))
     codes = codes.reshape(n, k).contiguous()
     if block.ttype.element.name == "ternary" and int(codes.max()) > 2:
         raise CheckpointError(f"{file.path}: {source} has the code {int(codes.max())}, not 0 to 2")
-    parts = {"scales": scales.reshape(n, -1).contiguous()}
-    if zeros is not None:
-        parts["zeros"] = zeros.reshape(n, -1).contiguous()
-    return Weight(block.ttype, (n, k), ops.pack(codes, block.ttype.bits), **parts)
-
-
-def _scale_values(ttype: TType) -> Tensor:
-    assert ttype.scale is not None
-    return element(ttype.scale).values
+    parts = {"scales": scales, "zeros": zeros, "scale2": scale2}
+    rows_of = {name: p.reshape(n, -1).contiguous() for name, p in parts.items() if p is not None}
+    weight = Weight(block.ttype, (n, k), ops.pack(codes, block.ttype.bits), **rows_of)
+    for what, numbers in (("scale", weight.float_scales()), ("minimum", weight.float_zeros())):
+        if numbers is not None and not (finite := torch.isfinite(numbers)).all():
+            wrong = numbers[~finite][0].item()
+            raise CheckpointError(f"{file.path}: {source} has a {what} of {wrong}")
+    return weight
 
 
 def narrowed(file: GgufFile, source: str, exact: Weight, ttype: TType) -> Weight:
     """``exact`` with the scales, and zeros, of ``ttype``."""
     if ttype == exact.type:
         return exact
-    dtype, parts = ttype.scale_dtype, exact.tensors()
-    for name in parts.keys() & {"scales", "zeros"}:
-        before = parts[name]
+    dtype, parts = ttype.scale_dtype, {"qweight": exact.qweight}
+    floats = {"scales": exact.float_scales(), "zeros": exact.float_zeros()}
+    for name, before in floats.items():
+        if before is None:
+            continue
         parts[name] = before.to(dtype)
         if not torch.isfinite(parts[name]).all():
             raise InvalidArgument(

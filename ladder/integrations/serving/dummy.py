@@ -36,7 +36,7 @@ def fill(values: Tensor, kind: str, ttype: TType | None) -> None:
         values.uniform_(-0.01, 0.01)
     elif kind == "zeros" and ttype is not None and ttype.zero == "integer":
         values.random_(0, 1 << ttype.bits)
-    elif kind == "scales" and ttype is not None and ttype.has_integer_scales:
+    elif kind in ("scales", "zeros") and ttype is not None and _has_integers(ttype):
         values.random_(1, 1 << element(str(ttype.scale)).bits)
     elif kind == "scales":  # codes of 2**-8, or so
         values.fill_(119 if ttype is not None and ttype.scale == "e8m0" else 8)
@@ -50,8 +50,12 @@ def _largest(format: Element) -> float:
     return float(format.values[format.values.isfinite()].abs().max())
 
 
+def _has_integers(ttype: TType) -> bool:
+    return ttype.has_integer_scales or ttype.superblock > 0
+
+
 def _second_scale(ttype: TType | None) -> float:
-    if ttype is None or not ttype.has_integer_scales:
+    if ttype is None or not _has_integers(ttype):
         return 1.0
     return _LARGEST / (_largest(ttype.element) * _largest(element(str(ttype.scale))))
 

@@ -29,6 +29,7 @@ from ladder.weight import (
     in_order,
     join,
     join_objection,
+    parts_of_rows,
     with_alike_second_scales,
 )
 
@@ -329,7 +330,7 @@ class Lookup:
     @classmethod
     def of(cls, run: Run, k: int, dtype: torch.dtype) -> Lookup:
         ttype = parse(run.type)
-        block, second = ttype.rows, ttype.scale2_of_rows
+        block, second = ttype.rows, "scale2" in parts_of_rows(ttype)
         of_rows = run.type if block < 2 else str(ttype.of_single_rows())
         return cls(run, k, block, second, of_rows, dtype)
 

@@ -22,7 +22,7 @@ from ladder.integrations.serving.ranks import Columns, Rows
 from ladder.integrations.serving.stored import StoredLinear
 from ladder.nn.packed import OF_X
 from ladder.types import TType
-from ladder.weight import Weight, in_order, needs_single_rows
+from ladder.weight import Weight, in_order, needs_single_rows, parts_of_rows
 
 #: Parts of which a layer has one for each module, not one for each row; a second scale, too, unless
 #: rows have their own.
@@ -140,7 +140,7 @@ class Room:
             return True
         types = {self.module(i).type for i in range(len(self.rows))}
         if kind == "scale2":  # [1] and [N] lie behind each other
-            return not any(t is not None and t.scale2_of_rows for t in types)
+            return not any(t is not None and "scale2" in parts_of_rows(t) for t in types)
         of_tensor = any(t is not None and t.rows == 0 for t in types)
         return kind in ("scales", "zeros") and of_tensor and len(types) == 1
 
@@ -191,7 +191,7 @@ class Room:
         whole = sum(self.rows[part].whole for part in parts)
         if kind:
             wanted = module.like(kind, whole, self.columns.whole, self.dense)
-            if kind == "scale2":
+            if kind == "scale2" and wanted.dim() == 1:
                 canonical = canonical.reshape(-1)
             if canonical.shape != wanted.shape:
                 raise CheckpointError(

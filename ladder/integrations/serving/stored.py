@@ -52,7 +52,7 @@ class StoredLinear:
             "qweight": ((n, ttype.words(k)), torch.int32),
             "scales": ((ttype.block_rows(n), ttype.groups(k)), ttype.scale_dtype),
             "zeros": (ttype.zeros_shape(n, k), ttype.zeros_dtype),
-            "scale2": (ttype.scale2_shape(n), torch.float32),
+            "scale2": (ttype.scale2_shape(n, k), ttype.scale2_dtype),
             "g_idx": ((k,), torch.int32),
             "input_scale": ((1,), torch.float32),
             "pre_scale": ((k,), torch.float32),

@@ -47,7 +47,7 @@ class StatesType:
         """Why states of so many channels cannot be of the type; "" where they can."""
         if self.ttype is None:
             return ""
-        return self.ttype.grid_objection(self.block if self.by_channel else width)
+        return self.ttype.superblock_objection(self.block if self.by_channel else width)
 
 
 def states_type(

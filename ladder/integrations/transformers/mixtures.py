@@ -46,7 +46,7 @@ class LoadingMixtures:
         for layer in found:
             assert types is not None
             texts = [
-                next((named[n] for n in self._names(layer, stack) if n in named), ttype.name)
+                next((named[n] for n in self._names(layer, stack) if n in named), str(ttype))
                 for stack, ttype in zip(STACKS.values(), types.of_stacks(layer), strict=True)
             ]
             self._types[layer.name] = (texts[0], texts[1])

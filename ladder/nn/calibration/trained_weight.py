@@ -44,7 +44,7 @@ class TrainedWeight:
         self._step, self._shift = (each[:, :: self._width].contiguous() for each in (step, shift))
         self.elements = self._start(source.to(torch.float32)).requires_grad_()
         self.gains: Tensor | None = None
-        scales = packed.scales if ttype.grid is None else None
+        scales = packed.scales
         if scales is not None and scales.dtype in _FLOATS:
             self.gains = torch.zeros_like(scales, dtype=torch.float32).requires_grad_()
 

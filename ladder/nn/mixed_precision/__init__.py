@@ -161,7 +161,7 @@ def choose(
     calls = calls_of(sample(batches, windows, tokens))
     places = {name: at for at, (name, _) in enumerate(model.named_modules(remove_duplicate=False))}
     with at_rest(model):
-        units = units_of(model, sorted(layers, key=lambda each: places[each.name]), calls[0])
+        units = units_of(model, sorted(layers, key=lambda each: places[str(each)]), calls[0])
         _check_budget(units, types, bits, activation_type)  # before minutes go by
         every = measured(
             units,
@@ -209,7 +209,7 @@ def _candidate(unit: Unit, found: Sensitivity, types: Sequence[TType]) -> Candid
         unit.name,
         unit.names,
         unit.weights,
-        {ttype.name: unit.stored_bits(ttype) for ttype in kept},
-        {ttype.name: found.costs[ttype] for ttype in kept},
-        tuple(each.name for each in found.measured),
+        {str(ttype): unit.stored_bits(ttype) for ttype in kept},
+        {str(ttype): found.costs[ttype] for ttype in kept},
+        tuple(str(each) for each in found.measured),
     )

@@ -109,7 +109,7 @@ class ChosenTypes(Mapping[str, TType]):
             "bits": self.bits,
             "cost": self.cost,
             "measure": self.measure,
-            "types": {name: ttype.name for name, ttype in self.types.items()},
+            "types": {name: str(ttype) for name, ttype in self.types.items()},
             "units": [
                 {**asdict(unit), "type": text}
                 for unit, text in zip(self.units, self.chosen, strict=True)

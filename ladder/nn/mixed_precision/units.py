@@ -77,10 +77,7 @@ class Unit:
         return sum(count * n * k for count, n, k in self.shapes())
 
     def stored_bits(self, ttype: TType) -> int:
-        """Bits of codes, whose rows are whole words, scales and zero points; of a k-quant in
-        llama.cpp's files."""
-        if ttype.grid is not None:
-            return round(ttype.grid.bits * self.weights)
+        """Bits of codes, whose rows are whole words, scales and zero points."""
         total = 0.0
         for count, n, k in self.shapes():
             beside = ttype.bits_per_weight(n, k) - ttype.bits
@@ -95,7 +92,7 @@ class Unit:
         for part, (_, _, k) in zip(self.parts, self.shapes(), strict=True):
             if not _divides(ttype, k) and any(_divides(other, k) for other in types):
                 return f"groups of {ttype.columns} do not divide K = {k}"
-            if why := ttype.grid_objection(k):
+            if why := ttype.superblock_objection(k):
                 return why
             module = part.layer.module
             if isinstance(module, nn.Conv2d):
