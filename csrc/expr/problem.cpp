@@ -157,6 +157,10 @@ std::string refusal(const Problem& problem) {
   if (problem.weight.bits > 8) {
     return joined(problem.weight.type.element->name, " has more than 8 bits");
   }
+  if (problem.weight.superblocks && problem.groups() == 1) {
+    return joined("superblocks of ", problem.weight.superblocks->columns, " columns, and K is ",
+                  problem.k, ", one group");
+  }
   if (std::holds_alternative<ImageToColumn>(problem.rows)) {
     return "kernels read rows, or the windows of one group of channels-last images";
   }
@@ -231,8 +235,13 @@ std::string to_string(const Problem& problem) {
   out << ' ' << name_of(problem.formats.x) << " * ";
   const bool rescale = weight.stored_zero == Zero::rescale;
   if (rescale) out << '(';
+  const auto superblock = [&](const char* name) {
+    out << name << "[n, k/" << weight.superblocks->columns << "] "
+        << name_of(weight.superblocks->seconds) << " * ";
+  };
+  if (weight.superblocks) superblock("d");
   if (weight.scale) {
-    out << 's' << per_group.str() << name_of(*weight.scale);
+    out << 's' << per_group.str() << name_of(weight.scale_in_memory());
     if (weight.type.has_integer_scales()) out << "<=" << max_value(*weight.type.scale);
     out << " * ";
   }
@@ -246,7 +255,9 @@ std::string to_string(const Problem& problem) {
         << (weight.three ? " of three" : "") << "[n, k] - " << weight.zero << ')';
   }
   if (weight.stored_zero != Zero::none) {
-    out << " - z" << per_group.str() << name_of(weight.zero_scalar()) << ')';
+    out << " - ";
+    if (weight.seconds() > 1) superblock("e");
+    out << 'z' << per_group.str() << name_of(weight.zero_in_memory()) << ')';
   }
   if (problem.has_bias()) out << " + bias[n] " << name_of(problem.formats.bias);
   return out.str();
@@ -255,9 +266,13 @@ std::string to_string(const Problem& problem) {
 double weight_bytes(const Problem& problem) {
   const Weight& weight = problem.weight;
   const double n = static_cast<double>(problem.n), k = static_cast<double>(problem.k);
-  const double per_group = (weight.scale ? bytes_of(*weight.scale) : 0) +
-                           (weight.stored_zero != Zero::none ? bytes_of(weight.zero_scalar()) : 0);
-  return n * k * weight.bits / 8 + n * static_cast<double>(problem.groups()) * per_group;
+  const double per_group =
+      (weight.scale ? bytes_of(weight.scale_in_memory()) : 0) +
+      (weight.stored_zero != Zero::none ? bytes_of(weight.zero_in_memory()) : 0);
+  const double seconds =
+      weight.superblocks ? weight.seconds() * bytes_of(weight.superblocks->seconds) : 0;
+  return n * k * weight.bits / 8 + n * static_cast<double>(problem.groups()) * per_group +
+         n * static_cast<double>(problem.superblocks()) * seconds;
 }
 
 double least_bytes(const Problem& problem, std::int64_t m) {

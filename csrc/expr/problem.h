@@ -168,6 +168,9 @@ struct Problem {
   std::int64_t products() const { return experts() != nullptr ? experts()->items : batch * passes; }
   std::int64_t group_size() const { return weight.group == 0 ? k : weight.group; }
   std::int64_t groups() const { return ceil_div(k, group_size()); }
+  std::int64_t superblocks() const {
+    return weight.superblocks ? ceil_div(k, weight.superblocks->columns) : 0;
+  }
 
   // Changes that keep formats and epilogue in agreement.
   void set_bias(bool present);

@@ -30,12 +30,16 @@ void row_of_weight(const Problem& problem, const ProblemData& data, std::int64_t
                    std::vector<double>& values, std::vector<double>& magnitudes) {
   const Weight& weight = problem.weight;
   for (std::int64_t k = 0; k < problem.k; ++k) {
-    const auto at = row * problem.groups() + k / problem.group_size();
-    const double scale = weight.scale ? to_number(*weight.scale, data.scales[at]) : 1;
+    const auto group = k / problem.group_size(), at = row * problem.groups() + group;
+    const double scale = weight.scale ? to_number(weight.scale_in_memory(), data.scales[at]) *
+                                            data.second_of_group(problem, row, group, false)
+                                      : 1;
     const double zero = weight.stored_zero == Zero::none
                             ? 0
-                            : to_number(weight.zero_scalar(), data.zeros[at]) *
-                                  (weight.stored_zero == Zero::rescale ? 1 : scale);
+                            : to_number(weight.zero_in_memory(), data.zeros[at]) *
+                                  (weight.stored_zero == Zero::rescale
+                                       ? data.second_of_group(problem, row, group, true)
+                                       : scale);
     const double value = scale * value_of(weight, data.codes[row * problem.k + k]);
     values[k] = value - zero;
     magnitudes[k] = weight.stored_zero == Zero::integer ? std::fabs(values[k])
@@ -107,6 +111,16 @@ Reference behind_sums(const Problem& problem, const ProblemData& data, Reference
 float ProblemData::second_scale(const Problem& problem, std::int64_t row) const {
   if (!problem.has_scale2()) return 1;
   return problem.weight.type.scale2_of_rows ? scale2_of_rows[row] : scale2;
+}
+
+double ProblemData::second_of_group(const Problem& problem, std::int64_t row, std::int64_t group,
+                                    bool of_zeros) const {
+  const auto& superblocks = problem.weight.superblocks;
+  if (!superblocks) return 1;
+  const auto superblock = group * problem.group_size() / superblocks->columns;
+  const auto at = row * problem.superblocks() + superblock;
+  return to_number(superblocks->seconds,
+                   seconds[at * problem.weight.seconds() + (of_zeros ? 1 : 0)]);
 }
 
 Reference evaluate(const Problem& problem, const ProblemData& data) {

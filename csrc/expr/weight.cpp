@@ -59,7 +59,7 @@ Weight::Weight(const TType& stored)
     : type(stored), bits(stored.element->bits), group(stored.block.columns) {
   const Element& format = *type.element;
   if (type.scale != nullptr) {
-    scale = type.superblock > 0 ? Scalar::f32 : scale_scalar(*type.scale);
+    scale = scale_scalar(*type.scale);
   }
   switch (type.zero) {
     case Zero::none: break;
@@ -68,6 +68,12 @@ Weight::Weight(const TType& stored)
     case Zero::quantized: stored_zero = Zero::integer; break;
     case Zero::original:
     case Zero::rescale: stored_zero = type.zero; break;
+  }
+  if (type.superblock > 0) {
+    const bool is_signed = type.scale->encoding == Encoding::signed_integer;
+    superblocks = {type.superblock, is_signed ? Scalar::s8 : Scalar::u8,
+                   scale_scalar(*type.scale2)};
+    scale = Scalar::f32;
   }
   const auto progression =
       format.encoding == Encoding::table ? progression_of(format) : std::nullopt;

@@ -6,7 +6,8 @@
 //   - scales and floating zero points become [n, groups] in the scalars named here, which hold
 //     every value of the stored ones: rows of a block repeat its scale;
 //   - integer and quantised zero points become bytes;
-//   - of superblocks the products with their second scales are what is meant here.
+//   - of superblocks integers become bytes, and second scales [n, superblocks] in their scalar,
+//     those of zero points behind all those of scales. `scale` and `zero` are the products.
 //
 //     weight[n, k] = scale[n, g] * value(code[n, k])                   g = k / group
 //                  = scale[n, g] * (value(code[n, k]) - zero[n, g])    stored zeros integer,
@@ -37,10 +38,24 @@ struct Weight {
   /// f16, bf16, f32, e8m0, e4m3, u8 of integers; nothing: no scales.
   std::optional<Scalar> scale;
   Zero stored_zero = Zero::none;  ///< none; integer; original or rescale
+  /// Scales, f32, and zero points of rescale are integers times a second scale of so many columns.
+  struct Superblocks {
+    std::int64_t columns;
+    Scalar integers, seconds;  ///< u8 or s8; f16, bf16 or f32
+    bool operator==(const Superblocks&) const = default;
+  };
+  std::optional<Superblocks> superblocks;
 
   bool operator==(const Weight&) const = default;
   /// Scalar of the stored zero points: u8 of integer ones, else that of the scales.
   Scalar zero_scalar() const { return stored_zero == Zero::integer ? Scalar::u8 : *scale; }
+  /// What memory has of them.
+  Scalar scale_in_memory() const { return superblocks ? superblocks->integers : *scale; }
+  Scalar zero_in_memory() const {
+    return superblocks && stored_zero == Zero::rescale ? superblocks->integers : zero_scalar();
+  }
+  /// Second scales of a superblock.
+  int seconds() const { return !superblocks ? 0 : stored_zero == Zero::rescale ? 2 : 1; }
 };
 
 /// XORed to the codes of `element` on their way to the device: two's complement becomes an unsigned

@@ -16,10 +16,13 @@ ImageParts image_parts(const Problem& problem) {
     bytes += elements * bytes_of(scalar);
   };
   const std::int64_t per_group = problem.groups() * round_up(problem.n, kBlock);
-  if (problem.weight.scale) add(out.scales, per_group, *problem.weight.scale);
-  if (problem.weight.stored_zero != Zero::none)
-    add(out.zeros, per_group, problem.weight.zero_scalar());
-  if (problem.has_scale2()) {
+  const Weight& weight = problem.weight;
+  if (weight.scale) add(out.scales, per_group, weight.scale_in_memory());
+  if (weight.stored_zero != Zero::none) add(out.zeros, per_group, weight.zero_in_memory());
+  if (weight.superblocks) {
+    const auto of_rows = problem.superblocks() * round_up(problem.n, kBlock);
+    add(out.scale2, weight.seconds() * of_rows, weight.superblocks->seconds);
+  } else if (problem.has_scale2()) {
     add(out.scale2, problem.weight.type.scale2_of_rows ? problem.n : 1, Scalar::f32);
   }
   if (problem.permuted_columns) add(out.gather, problem.k, Scalar::u32);

@@ -23,7 +23,9 @@ struct ImageParts {
   };
   std::int64_t code_words, words;      ///< of the codes, of all
   std::optional<Part> scales, zeros;   ///< [groups][ceil(n / 64)][8][8]
-  std::optional<Part> scale2, gather;  ///< one, or [n]; [k], int32 as u32
+  /// One, or [n], or as scales [superblocks], those of zeros behind all those of scales; [k], int32
+  /// as u32.
+  std::optional<Part> scale2, gather;
 };
 
 /// Of a weight of `problem`; its activations, tokens and bias do not matter.

@@ -54,6 +54,7 @@ Faults check(const Program& program, const Lookup& i);
 Faults check(const Program& program, const FillTable& i);
 Faults check(const Program& program, const FillWords& i);
 Faults check(const Program& program, const LargestScale& i);
+Faults check(const Program& program, const TimesSecond& i);
 Faults check(const Program& program, const LookupRelative& i);
 Faults check(const Program& program, const ZeroOperand& i);
 Faults check(const Program& program, const Offset& i);

@@ -298,6 +298,24 @@ Faults check(const Program& program, const LargestScale& i) {
   return faults;
 }
 
+Faults check(const Program& program, const TimesSecond& i) {
+  Faults faults;
+  const Register &to = program.registers[i.to], &numbers = program.registers[i.numbers],
+                 &seconds = program.registers[i.seconds];
+  check_f32(program, i.to, faults);
+  if (numbers.scalar != Scalar::u8 && numbers.scalar != Scalar::s8) {
+    add(faults, "integers of superblocks of ", name_of(numbers.scalar));
+  }
+  if (bits_of(seconds.scalar) < 16) add(faults, "second scales of ", name_of(seconds.scalar));
+  if (to.layout != numbers.layout) add(faults, to.name, " has not the layout of ", numbers.name);
+  const auto &all = to.layout.shape, &of_seconds = seconds.layout.shape;
+  if (of_seconds[1] != all[1] || all[0] % of_seconds[0] != 0 ||
+      to.layout.slot_count() / all[0] != seconds.layout.slot_count() / of_seconds[0]) {
+    add(faults, seconds.name, " has other rows or groups than ", to.name);
+  }
+  return faults;
+}
+
 Faults check(const Program& program, const LookupRelative& i) {
   Faults faults;
   const Register& to = program.registers[i.to];

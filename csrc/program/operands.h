@@ -180,6 +180,11 @@ struct LookupRelative {
   RegisterId largest;
 };
 
+/// to[group, row] = numbers[group, row] * seconds[superblock, row] in f32, of integers of u8 or s8;
+/// superblocks have as many groups each.
+struct TimesSecond {
+  RegisterId to, numbers, seconds;
+};
 /// What Unpack adds, out of integer zero points: to[w, row, 2] = -from[group, row] * 2^exponent; or
 /// of u8, what UnpackBytes subtracts: to[w, row, 4] = from[group, row] * 2^exponent.
 struct ZeroOperand {

@@ -238,6 +238,9 @@ std::string to_string(const Program& program, const Statement& statement) {
           [&](const LargestScale& i) {
             out << reg(i.to) << " = largest of " << i.count << " from " << group(i.scales, i.first);
           },
+          [&](const TimesSecond& i) {
+            out << reg(i.to) << " = " << reg(i.numbers) << " * " << reg(i.seconds);
+          },
           [&](const LookupRelative& i) {
             out << reg(i.to) << " = lookup " << reg(i.from) << " block "
                 << to_string(program, i.block) << " step " << to_string(program, i.step) << " in "

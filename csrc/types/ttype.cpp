@@ -134,14 +134,11 @@ bool is_scale_format(const Element& e) {
          e.encoding == Encoding::unsigned_integer;
 }
 
-/// What is stored of a scale in a superblock, with the sign that its second scale may lack.
-bool is_scale_of_superblocks(const Element& e) {
-  return e.encoding == Encoding::signed_integer || e.encoding == Encoding::unsigned_integer;
-}
-
 void check_superblocks(const TType& type, const std::string& text) {
-  LADDER_REQUIRE(type.scale != nullptr && is_scale_of_superblocks(*type.scale), "type \"", text,
-                 "\" has superblocks, whose scales are integers, and its scale is ",
+  const bool whole = type.scale != nullptr && (type.scale->encoding == Encoding::signed_integer ||
+                                               type.scale->encoding == Encoding::unsigned_integer);
+  LADDER_REQUIRE(whole && type.scale->bits <= 8, "type \"", text,
+                 "\" has superblocks, whose scales are integers of up to 8 bits, and its scale is ",
                  type.scale == nullptr ? "none" : type.scale->name);
   LADDER_REQUIRE(type.scale2->encoding == Encoding::floating && type.scale2->bits >= 16, "type \"",
                  text, "\": scale2 of superblocks is ", type.scale2->name,
@@ -151,6 +148,8 @@ void check_superblocks(const TType& type, const std::string& text) {
   LADDER_REQUIRE(type.block.columns > 0 && type.superblock % type.block.columns == 0, "type \"",
                  text, "\" has superblocks of ", type.superblock,
                  " columns, which are no whole groups of ", type.block.columns);
+  LADDER_REQUIRE(type.superblock % 8 == 0, "type \"", text, "\" has superblocks of ",
+                 type.superblock, " columns, no multiple of 8");
 }
 
 }  // namespace

@@ -31,6 +31,7 @@ _DTYPES = {
     "bf16": torch.bfloat16,
     "f32": torch.float32,
     "u8": torch.uint8,
+    "s8": torch.int8,
     "e8m0": torch.uint8,
     "e4m3": torch.uint8,
     "u32": torch.int32,
@@ -174,8 +175,11 @@ def pack(
             to.copy_(_given(order, name))
         elif name == "scale2":
             second = _given(weight.scale2, name)
-            of_rows = rows is not None and weight.type.scale2_of_rows
-            to.copy_(second[rows] if of_rows else second)
+            if weight.type.superblock:
+                second = _of_superblocks(second, weight, rows)
+            elif rows is not None and weight.type.scale2_of_rows:
+                second = second[rows]
+            to.copy_(second)
         else:
             numbers = _numbers(weight, name, _DTYPES[part.scalar])
             to.copy_(_reordered(numbers, weight, rows).view(-1))
@@ -205,14 +209,18 @@ def _given(part: Tensor | None, name: str) -> Tensor:
 def _numbers(weight: Weight, name: str, dtype: torch.dtype) -> Tensor:
     """Scales or zeros [block rows, groups] in the dtype of the image, which holds them exactly."""
     ttype, stored = weight.type, getattr(weight, name)
-    if ttype.superblock and (name == "scales" or ttype.zero == "rescale"):
-        return _given(weight.float_scales() if name == "scales" else weight.float_zeros(), name)
     if name == "zeros" and ttype.zero == "quantized":
         return _ops.unpack(stored.contiguous(), ttype.groups(weight.shape[1]), ttype.bits)
     if ttype.scale is not None and stored.dtype == torch.uint8 and dtype != torch.uint8:
         # Codes of a format that kernels do not know.
         return element(ttype.scale).values.to(dtype).to(stored.device)[stored.long()]
     return stored.to(dtype)
+
+
+def _of_superblocks(scale2: Tensor, weight: Weight, rows: Tensor | None) -> Tensor:
+    """Second scales of scales as scales are, and behind them those of zeros, flat."""
+    kinds = scale2.view(weight.shape[0], -1, weight.type.scales_of_superblock).unbind(2)
+    return torch.cat([_reordered(each, weight, rows).view(-1) for each in kinds])
 
 
 def _reordered(blocks: Tensor, weight: Weight, order: Tensor | None = None) -> Tensor:

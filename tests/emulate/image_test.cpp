@@ -130,16 +130,21 @@ TEST_P(EmulatedImages, are_packed_and_unpacked_as_on_the_host) {
 /// Element [n, k] of the weight, each step rounded to f32 (docs/format.md).
 float weight_at(const LinearCase& c, std::int64_t row, std::int64_t column) {
   const Problem& problem = c.problem;
-  const auto at = row * problem.groups() +
-                  column / (problem.weight.group == 0 ? problem.k : problem.weight.group);
+  const auto group = column / (problem.weight.group == 0 ? problem.k : problem.weight.group);
+  const auto at = row * problem.groups() + group;
+  const auto second = [&](bool of_zeros) {
+    return static_cast<float>(c.data.second_of_group(problem, row, group, of_zeros));
+  };
   auto value = static_cast<float>(value_of(problem.weight, c.data.codes[row * problem.k + column]));
   const auto zero = [&] {
-    return static_cast<float>(to_number(problem.weight.zero_scalar(), c.data.zeros[at]));
+    const auto stored = to_number(problem.weight.zero_in_memory(), c.data.zeros[at]);
+    return static_cast<float>(stored) * (problem.weight.seconds() > 1 ? second(true) : 1.0f);
   };
   if (problem.weight.stored_zero == Zero::integer || problem.weight.stored_zero == Zero::original)
     value -= zero();
   if (problem.weight.scale)
-    value *= static_cast<float>(to_number(*problem.weight.scale, c.data.scales[at]));
+    value *= static_cast<float>(to_number(problem.weight.scale_in_memory(), c.data.scales[at])) *
+             second(false);
   if (problem.weight.stored_zero == Zero::rescale) value -= zero();
   return value * c.data.second_scale(problem, row);
 }
@@ -165,7 +170,7 @@ void expect_values(const Target& target, int capability) {
     const auto image = part("weight", true),
                scales = part("scales", problem.weight.scale.has_value()),
                zeros = part("zeros", problem.weight.stored_zero != Zero::none),
-               scale2 = part("scale2", problem.has_scale2()),
+               scale2 = part("scale2", problem.has_scale2() || problem.weight.superblocks),
                values = emulate::Guarded(std::vector<std::uint8_t>(n * k * bytes_of(out), 0xff));
     unsigned height = n, width = k;
     void* parameters[] = {image.data(), scales.data(), zeros.data(), scale2.data(),

@@ -145,6 +145,28 @@ std::string Emitter::factor_of_row(RegisterId rows, const Affine& group, std::in
   return name;
 }
 
+// A conversion takes four times as long as a product, so bytes become the last bits of 2^23 and
+// more, from which a subtraction is exact.
+void Emitter::times_second(const TimesSecond& i) {
+  const Register &to = reg(i.to), &numbers = reg(i.numbers), &seconds = reg(i.seconds);
+  const auto groups = to.layout.shape[0] / seconds.layout.shape[0];
+  const bool is_signed = numbers.scalar == Scalar::s8;  // counted from -128
+  line("{");
+  std::set<std::int64_t> declared;
+  for (std::int64_t s = 0; s < to.layout.slot_count(); ++s) {
+    const auto at = to.layout(0, s);
+    const auto of = slot_of_row(i.seconds, at[0] / groups, at[1]);
+    if (declared.insert(of).second) {
+      line("  const float d", of, " = ", number_in(i.seconds, of), ";");
+    }
+    const auto word = joined(numbers.name, "[", s / 4, "]", is_signed ? " ^ 0x80808080u" : "");
+    line("  ", to.name, "[", s, "] = (as_float(", dialect_.byte_perm, "(", word,
+         ", 0x4b000000u, 0x744", s % 4, "u)) - ", literal(is_signed ? 8388736.0 : 8388608.0),
+         ") * d", of, ";");
+  }
+  line("}");
+}
+
 void Emitter::scale(const Scale& i) {
   std::set<std::int64_t> declared;
   for (std::int64_t s = 0; s < reg(i.acc).layout.slot_count(); ++s) {

@@ -28,7 +28,7 @@ bool uses_tiles(const Program& program, const std::vector<Statement>& statements
               answer(OnTables{}, false), answer(InTensorMemory{}, false),
               answer(Group<TensorCommit>{}, false),
               answer(Group<Unpack, UnpackBytes, UnpackFloat, ScaleOperand, LargestScale,
-                           ZeroOperand, Offset, Mma, Fill, Reinterpret, Scale, Add, Multiply,
+                           TimesSecond, ZeroOperand, Offset, Mma, Fill, Reinterpret, Scale, Add, Multiply,
                            Spread, Gate, Activate, ToCodes, JoinDigits>{},
                      false)},
         statement.op);
@@ -389,6 +389,7 @@ void Emitter::instruction(const Statement& statement) {
                    [&](const FillTable& i) { fill_table(i); },
                    [&](const FillWords& i) { fill_words(i); },
                    [&](const LargestScale& i) { largest_scale(i); },
+                   [&](const TimesSecond& i) { times_second(i); },
                    [&](const LookupRelative& i) { lookup_relative(i); },
                    [&](const ZeroOperand& i) { zero_operand(i); },
                    [&](const Offset& i) { offset(i); },

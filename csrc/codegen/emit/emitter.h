@@ -160,6 +160,7 @@ class Emitter {
   /// The code of a scale of 8 bits.
   std::string scale_code(RegisterId scales, std::int64_t slot) const;
   void largest_scale(const LargestScale& i);
+  void times_second(const TimesSecond& i);
   void lookup_relative(const LookupRelative& i);
   void table_values(const std::vector<Statement>& statements);
   void zero_operand(const ZeroOperand& i);

@@ -5,6 +5,7 @@
 #include <sstream>
 
 #include "base/error.h"
+#include "base/joined.h"
 #include "codegen/emit/literal.h"
 #include "codegen/weights/image_tile.h"
 
@@ -55,6 +56,7 @@ std::string reader(const std::string& name, Scalar scalar) {
     case Scalar::bf16: return function("u16", "return low_bf16(bits);");
     case Scalar::f32: return function("u32", "return as_float(bits);");
     case Scalar::u8: return function("unsigned char", "return (float)bits;");
+    case Scalar::s8: return function("signed char", "return (float)bits;");
     case Scalar::e8m0:
       return function(
           "unsigned char",
@@ -67,7 +69,6 @@ std::string reader(const std::string& name, Scalar scalar) {
           "return (bits & 127) == 127 ? as_float(0x7fc00000u) : low_f16((bits & 128u) << "
           "8 | (bits & 127u) << 7) * 256.0f;");
     case Scalar::u32:
-    case Scalar::s8:
     case Scalar::e4m3fnuz:
     case Scalar::s32: break;
   }
@@ -86,6 +87,25 @@ std::string weight_function(const Weight& weight) {
   if (weight.type.has_scale_of_sums()) text = "__fmul_rn(" + text + ", scale2)";
   return "DEVICE float weight(float v, float scale, float zero, float scale2) { return " + text +
          "; }\n";
+}
+
+/// The second scales of eight columns, which are in one superblock.
+std::string seconds_of_run(const Weight& weight) {
+  if (!weight.superblocks) return "";
+  const auto columns = std::to_string(weight.superblocks->columns) + "u";
+  const auto read = [](const char* name, const char* at) {
+    return joined("    const float ", name, " = second_at(scale2, ", at, ");\n");
+  };
+  const auto here =
+      joined("    const u32 superblock = (column / ", columns,
+             " * n_blocks + blockIdx.y) * 64 + row % 8 * 8 + row / 8;\n", read("d", "superblock"));
+  if (weight.seconds() < 2) return here;
+  const auto all = joined("superblock + (k + ", columns, " - 1) / ", columns, " * n_blocks * 64");
+  return here + read("z", all.c_str());
+}
+
+std::string times_second(const std::string& number, bool is_integer, const char* second) {
+  return is_integer ? joined("__fmul_rn(", number, ", ", second, ")") : number;
 }
 
 std::string store_run(Scalar out_scalar) {
@@ -118,8 +138,10 @@ std::string dequantize_source(const Weight& weight, Scalar out_scalar, std::stri
   const int bits = weight.bits;
   std::ostringstream helpers;
   helpers << value_functions(weight) << weight_function(weight)
-          << reader("scale_at", weight.scale.value_or(Scalar::u8))
-          << reader("zero_at", weight.stored_zero == Zero::none ? Scalar::u8 : weight.zero_scalar())
+          << reader("scale_at", weight.scale ? weight.scale_in_memory() : Scalar::u8)
+          << reader("zero_at",
+                    weight.stored_zero == Zero::none ? Scalar::u8 : weight.zero_in_memory())
+          << (weight.superblocks ? reader("second_at", weight.superblocks->seconds) : "")
           << "typedef " << (out_scalar == Scalar::f32 ? "float" : "u16") << " Out;\n";
   auto text = tile_opening(bits, prelude, "dequantize",
                            "const u32* __restrict__ image, const void* __restrict__ scales, const "
@@ -142,7 +164,8 @@ std::string dequantize_source(const Weight& weight, Scalar out_scalar, std::stri
       return (c / group * n_blocks + blockIdx.y) * 64 + row % 8 * 8 + row / 8;
     };
     const u32 here = place(column);
-    const float second = )"
+)" << seconds_of_run(weight)
+      << R"(    const float second = )"
       << (!weight.type.has_scale_of_sums() ? "1.0f"
           : weight.type.scale2_of_rows     ? "scale2[row0 + row]"
                                            : "*scale2")
@@ -153,8 +176,11 @@ std::string dequantize_source(const Weight& weight, Scalar out_scalar, std::stri
       const u32 code = four[e / 4] >> 8 * (e % 4) & 255;
       const u32 at = whole || column + e >= k ? here : place(column + e);
       v[e] = weight(value(code, values), )"
-      << (weight.scale ? "scale_at(scales, at)" : "1.0f") << ", "
-      << (weight.stored_zero != Zero::none ? "zero_at(zeros, at)" : "0.0f") << R"(, second);
+      << times_second(weight.scale ? "scale_at(scales, at)" : "1.0f", weight.seconds() > 0, "d")
+      << ", "
+      << times_second(weight.stored_zero != Zero::none ? "zero_at(zeros, at)" : "0.0f",
+                      weight.seconds() > 1, "z")
+      << R"(, second);
     }
 )" << store_run(out_scalar)
       << "  }\n}\n";

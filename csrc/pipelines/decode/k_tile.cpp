@@ -5,6 +5,7 @@
 namespace ladder {
 
 void DecodeLowering::multiply_k_tile(Body& body, const Affine& k_tile, const AfterPart& after) {
+  multiply_seconds(body);
   Body per_group;
   begin_group(per_group);
   for (int part = 0; part < kept_.parts; ++part) {

@@ -75,9 +75,10 @@ class DecodeLowering : protected LinearLowering {
   /// parts.
   Layout word_layout() const;
   std::vector<Affine> word_origin(const Affine& k_tile, const Affine& tile = 0) const;
-  std::vector<Affine> group_origin(const Affine& k_tile, const Affine& tile = 0) const;
+  std::vector<Affine> group_origin(const PerGroup& part, const Affine& k_tile,
+                                   const Affine& tile = 0) const;
   /// [group, N block, g, lane of four, j]: the scales or zero points that a warp's lanes have.
-  Layout groups_of_lanes() const;
+  Layout groups_of_lanes(const PerGroup& part) const;
   /// Those of the first k-tiles, as many as registers are kept for, straight to these.
   void load_weights(Body& body);
   /// The registers of a k-tile become those in use.
@@ -111,7 +112,6 @@ class DecodeLowering : protected LinearLowering {
   const SharedMemory shared_;
   const Kept kept_;
   std::vector<ViewId> images_;  // by part of a warp's words in a k-tile
-  Layout group_layout_;         // of a k-tile's scales or zero points
   std::int64_t groups_ = 1;     // of one warp in one k-tile
   VariableId group_ = -1, step_ = -1;
   std::int64_t steps_ = 0;  // of a group, in a part of the words
@@ -128,8 +128,8 @@ class DecodeLowering : protected LinearLowering {
   /// Columns of a warp in a k-tile.
   std::int64_t warp_columns() const { return kBlock * schedule_.blocks_per_warp; }
   /// The layout by which a lane holds a k-tile's scales or zero points.
-  virtual Layout groups_in_registers() const { return group_layout_; }
-  void declare_per_group(std::int64_t n_blocks);
+  virtual Layout groups_in_registers(const PerGroup& part) const { return part.layout; }
+  void declare_per_group();
   /// The row of blocks of the image that the CTA's first warp has, and which part of it.
   Affine row_block(const Affine& tile) const;
   Affine block_part() const;
@@ -158,7 +158,6 @@ class DecodeLowering : protected LinearLowering {
   BufferId x_tile_ = -1;
   SignalId full_ = -1, empty_ = -1;                      // of a stage of signalled activations
   SignalId copied_ = -1;                                 // by bulk copy: of a k-tile, or of all
-  std::function<Affine(const Affine&)> first_group_;     // of the first warp, by k-tile
   std::vector<std::vector<RegisterId>> words_of_stage_;  // by stage and part
   std::vector<RegisterId> words_by_part_;                // those in use
 };

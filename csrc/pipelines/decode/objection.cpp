@@ -58,20 +58,20 @@ std::string to_parts_of_blocks(const DecodeSchedule& s, const Decisions& decisio
   if (s.warps_n != 1 || s.ring() != nullptr) return "parts of blocks are for one warp along N";
   const int rows = 2 * s.m16_tiles;  // of a lane
   const auto whole_words = [&](Scalar scalar) { return bits_of(scalar) * rows % 32 == 0; };
-  if (weight.scale && !whole_words(*weight.scale)) {
-    return joined("scales of ", rows, " rows of ", name_of(*weight.scale), " are not whole words");
+  if (weight.scale && !whole_words(weight.scale_in_memory())) {
+    return joined("scales of ", rows, " rows of ", name_of(weight.scale_in_memory()),
+                  " are not whole words");
   }
-  if (weight.stored_zero != Zero::none && !whole_words(weight.zero_scalar())) {
-    return joined("zero points of ", rows, " rows of ", name_of(weight.zero_scalar()),
+  if (weight.stored_zero != Zero::none && !whole_words(weight.zero_in_memory())) {
+    return joined("zero points of ", rows, " rows of ", name_of(weight.zero_in_memory()),
                   " are not whole words");
   }
   return {};
 }
 
-std::string to_groups(const DecodeSchedule& s, const Decisions& decisions) {
-  const Problem& problem = decisions.problem;
-  if (problem.groups() == 1) return {};
-  const auto group = problem.group_size(), columns = warp_columns(s);
+std::string to_columns(const DecodeSchedule& s, const Decisions& decisions, std::int64_t group) {
+  if (group >= decisions.problem.k) return {};
+  const auto columns = warp_columns(s);
   if (group >= columns) {
     const auto sharing = group / columns;
     const auto per_cta = std::int64_t{s.k_tiles()} * s.warps_k;
@@ -87,6 +87,13 @@ std::string to_groups(const DecodeSchedule& s, const Decisions& decisions) {
     return joined("groups of ", group, " are not steps of ", step);
   }
   return {};
+}
+
+std::string to_groups(const DecodeSchedule& s, const Decisions& decisions) {
+  const Problem& problem = decisions.problem;
+  auto why = to_columns(s, decisions, problem.group_size());
+  if (!why.empty() || !problem.weight.superblocks) return why;
+  return to_columns(s, decisions, problem.weight.superblocks->columns);
 }
 
 std::string to_codes(const DecodeSchedule& s, const Decisions& decisions) {

@@ -44,19 +44,21 @@ void RingLowering::declare_ring() {
   if (shared_.sums_over_words) sums_.over = all_words;
   ring_ = view(all_words, {stages * warps_n, k_tile_blocks(), b, kLanes, 4},
                {words, b * 128, 128, 4, 1});
-  // Scales: [stage and warp][group][g][lane of four][j], 256 per warp and group.
+  // Scales: [stage and warp][group][g][lane of four][j].
   const auto warps = warps_n * schedule_.warps_k;
   for (PerGroup& part : per_group_) {
-    const auto all = buffer(part.name + "_ring", Level::shared, part.scalar, shared_.per_group);
-    part.ring = view(all, {groups_, stages * warps, 8, 4, 8}, {256, groups_ * 256, 32, 8, 1});
+    const auto elements = stages * warps * part.groups * kOfGroup;
+    const auto all = buffer(part.name + "_ring", Level::shared, part.scalar, elements);
+    part.ring = view(all, {part.groups, stages * warps, 8, 4, 8},
+                     {kOfGroup, part.groups * kOfGroup, 32, 8, 1});
   }
   k_tile_ = variable("k_tile", way_.k_tiles);
 }
 
 // [stage and warp]: in the ring each warp has its own copy.
-Layout RingLowering::groups_in_registers() const {
+Layout RingLowering::groups_in_registers(const PerGroup& part) const {
   return spatial({1, std::int64_t{schedule_.warps_n} * schedule_.warps_k, 1, 1, 1}) *
-         groups_of_lanes();
+         groups_of_lanes(part);
 }
 
 std::vector<Affine> RingLowering::word_place(const Affine& k_tile) const {
@@ -72,8 +74,8 @@ void RingLowering::fetch(Body& body, const Affine& k_tile) {
   emit(body, CopyOwn{ring_, images_.front(), word_layout(), word_layout(), word_place(k_tile),
                      word_origin(k_tile), k_tile, way_.k_tiles});
   for (const PerGroup& part : per_group_) {
-    emit(body, CopyOwn{part.ring, part.table, groups_in_registers(), group_layout_,
-                       group_place(k_tile), group_origin(k_tile), k_tile, way_.k_tiles});
+    emit(body, CopyOwn{part.ring, part.table, groups_in_registers(part), part.layout,
+                       group_place(k_tile), group_origin(part, k_tile), k_tile, way_.k_tiles});
   }
   emit(body, Commit{});
 }

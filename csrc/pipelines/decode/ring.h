@@ -18,7 +18,7 @@ class RingLowering final : public DecodeLowering {
   void load_first(Body& body) override;
   void main_loop(Body& body) override;
   void declare_ring();
-  Layout groups_in_registers() const override;
+  Layout groups_in_registers(const PerGroup& part) const override;
   /// Where a k-tile lies in the ring of words, and in those of scales and zero points.
   std::vector<Affine> word_place(const Affine& k_tile) const;
   std::vector<Affine> group_place(const Affine& k_tile) const;

@@ -6,6 +6,7 @@
 #include "base/integers.h"
 #include "expr/decoding.h"
 #include "layout/weight_image.h"
+#include "pipelines/linear/group_memory.h"
 #include "program/program.h"
 
 namespace ladder {
@@ -52,8 +53,11 @@ SharedMemory shared_memory(const DecodeSchedule& s, const Problem& problem) {
   if (const auto* ring = s.ring()) {
     const std::int64_t warps = std::int64_t{ring->stages} * s.warps_n * s.warps_k;
     out.words = warps * s.blocks_per_warp * problem.weight.bits * 128;
-    out.per_group =
-        warps * groups_of_k_tile(s, problem) * 256;  // each lane's own copy of its rows'
+    out.per_group = warps * groups_of_k_tile(s, problem) * kOfGroup;
+    if (problem.weight.superblocks) {
+      const auto of_warp = superblocks_in(kBlock * s.blocks_per_warp, problem.weight);
+      out.per_superblock = warps * of_warp * kOfGroup;
+    }
   }
   out.x_pitch = staged_columns(s) + kActivationPadBytes / staged_bytes(s, problem);
   out.activations = staged_parts(s) * s.tokens * out.x_pitch;
@@ -74,10 +78,7 @@ std::int64_t shared_bytes(const DecodeSchedule& s, const Problem& problem) {
     return round_up(elements * bytes, kSharedAlignment);
   };
   return buffer(m.words, 4) +
-         (problem.weight.scale ? buffer(m.per_group, bytes_of(*problem.weight.scale)) : 0) +
-         (problem.weight.stored_zero != Zero::none
-              ? buffer(m.per_group, bytes_of(problem.weight.zero_scalar()))
-              : 0) +
+         per_group_bytes(problem.weight, m.per_group, m.per_superblock) +
          buffer(m.activations, staged_bytes(s, problem)) + buffer(m.table, 4) +
          (m.sums_over_words ? 0 : buffer(m.sums, 4)) + buffer(m.cta_sums, 4) +
          m.signals * kSignalBytes;

@@ -13,6 +13,8 @@ namespace ladder {
 
 /// Up to this many warps along K leave their sums to the peers of the cluster to add.
 constexpr std::int64_t kWarpsReadByPeers = 2;
+/// Scales of a group in the ring of a warp, whose lanes have a copy each of their rows'.
+constexpr std::int64_t kOfGroup = 256;
 
 /// Bytes of an element of x as it is staged: one of each digit, or the whole.
 std::int64_t staged_bytes(const DecodeSchedule& schedule, const Problem& problem);
@@ -32,6 +34,7 @@ bool reuses_stages(const DecodeSchedule& schedule);
 struct SharedMemory {
   std::int64_t words;      ///< u32, of the ring of weights
   std::int64_t per_group;  ///< of the ring: scales, then as many zero points, where there are such
+  std::int64_t per_superblock;  ///< second scales of these
   std::int64_t x_pitch;    ///< from one row of activations to the next
   std::int64_t activations;  ///< of staged_bytes() each
   std::int64_t table;        ///< u32, of a type that is looked up

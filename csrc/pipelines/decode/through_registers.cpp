@@ -22,11 +22,11 @@ void ThroughRegisters::main_loop(Body& body) {
 void ThroughRegisters::load_next(Body& body, const Affine& k_tile) {
   next_words_ = reg("next_words", Scalar::u32, word_layout());
   for (PerGroup& part : per_group_) {
-    part.next = reg("next_" + part.name, part.scalar, group_layout_);
+    part.next = reg("next_" + part.name, part.scalar, Layout(part.layout));
   }
   emit(body, Load{next_words_, images_.front(), word_origin(k_tile), Cache::once});
   for (const PerGroup& part : per_group_) {
-    emit(body, Load{part.next, part.table, group_origin(k_tile)});
+    emit(body, Load{part.next, part.table, group_origin(part, k_tile)});
   }
 }
 

@@ -30,9 +30,9 @@ std::vector<Affine> DecodeLowering::word_origin(const Affine& k_tile, const Affi
           times(block_part(), problem_.weight.bits * schedule_.m16_tiles / kUnits), 0, 0};
 }
 
-std::vector<Affine> DecodeLowering::group_origin(const Affine& k_tile, const Affine& tile) const {
-  return {first_group_(k_tile), row_block(tile), 0, 0,
-          times(block_part(), 2 * schedule_.m16_tiles)};
+std::vector<Affine> DecodeLowering::group_origin(const PerGroup& part, const Affine& k_tile,
+                                                 const Affine& tile) const {
+  return {part.first(k_tile), row_block(tile), 0, 0, times(block_part(), 2 * schedule_.m16_tiles)};
 }
 
 void DecodeLowering::declare_weights() {
@@ -52,30 +52,33 @@ void DecodeLowering::declare_weights() {
       words_of_stage_.back().push_back(reg("words", Scalar::u32, word_layout()));
     }
   }
-  declare_per_group(n_blocks);
+  declare_per_group();
   use_registers_of(0);
 }
 
-Layout DecodeLowering::groups_of_lanes() const {
-  return local({groups_, 1, 1, 1, 1}) * spatial({1, 1, 8, 4, 1}) *
+Layout DecodeLowering::groups_of_lanes(const PerGroup& part) const {
+  return local({part.groups, 1, 1, 1, 1}) * spatial({1, 1, 8, 4, 1}) *
          local({1, 1, 1, 1, 2 * schedule_.m16_tiles});
 }
 
 // The table has a dimension of lanes that share a scale: all read
 // the same element from global memory, each keeps its own in shared memory.
-void DecodeLowering::declare_per_group(std::int64_t n_blocks) {
+void DecodeLowering::declare_per_group() {
   const std::int64_t warps_k = schedule_.warps_k;
   groups_ = groups_of_k_tile(schedule_, problem_);
-  const GroupOrder order = group_order(warp_columns(), warps_k, schedule_.k_tiles());
-  first_group_ = order.first;
-  group_layout_ = spatial({1, schedule_.warps_n, 1, 1, 1}) * order.over_k * groups_of_lanes();
-  const auto rows = spatial({1, schedule_.warps_n}) * replicated(warps_k, 2) * local({groups_, 1}) *
-                    lifted(local({2 * schedule_.m16_tiles}) * spatial({8}) * replicated(4, 1));
   for (PerGroup& part : per_group_) {
-    part.table = view(part.buffer, {problem_.groups(), n_blocks, 8, 4, 8},
-                      {n_blocks * kBlock, kBlock, 8, 0, 1});
+    const GroupOrder order =
+        group_order(warp_columns(), warps_k, schedule_.k_tiles(), part.columns);
+    part.groups = groups_in(warp_columns(), part);
+    part.first = order.first;
+    part.layout =
+        spatial({1, schedule_.warps_n, 1, 1, 1}) * order.over_k * groups_of_lanes(part);
+    const auto rows =
+        spatial({1, schedule_.warps_n}) * replicated(warps_k, 2) * local({part.groups, 1}) *
+        lifted(local({2 * schedule_.m16_tiles}) * spatial({8}) * replicated(4, 1));
+    part.table = table_of(part);
     for (int i = 0; i < kept_.group_k_tiles; ++i) {
-      part.pieces.push_back({reg(part.name + "_table", part.scalar, groups_in_registers()),
+      part.pieces.push_back({reg(part.name + "_table", part.scalar, groups_in_registers(part)),
                              reg(part.name, part.scalar, rows)});
     }
   }
@@ -112,7 +115,7 @@ void DecodeLowering::load_part(Body& body, int part, const Affine& k_tile, const
 
 void DecodeLowering::load_groups(Body& body, const Affine& k_tile, const Affine& tile) {
   for (const PerGroup& part : per_group_) {
-    emit(body, Load{part.loaded, part.table, group_origin(k_tile, tile),
+    emit(body, Load{part.loaded, part.table, group_origin(part, k_tile, tile),
                     kept_.early ? Cache::now : Cache::many});
     emit(body, Reinterpret{part.rows, part.loaded});
   }

@@ -44,14 +44,25 @@ void LinearLowering::declare_kernel(std::int64_t splits, std::int64_t tiles, int
   const auto constant = [&](const char* name, Scalar scalar) {
     return buffer(name, Level::global, scalar, 0, true);
   };
-  if (problem_.weight.scale)
+  const Weight& weight = problem_.weight;
+  const auto per_group = [&](const char* name, const char* buffer, Scalar scalar, bool zeros) {
     per_group_.push_back(
-        {"scale", *problem_.weight.scale, constant("scales", *problem_.weight.scale)});
-  if (problem_.weight.stored_zero != Zero::none) {
-    per_group_.push_back({"zero_point", problem_.weight.zero_scalar(),
-                          constant("zeros", problem_.weight.zero_scalar())});
+        {name, scalar, constant(buffer, scalar), problem_.group_size(), zeros});
+  };
+  if (weight.scale) per_group("scale", "scales", weight.scale_in_memory(), false);
+  if (weight.stored_zero != Zero::none) {
+    per_group("zero_point", "zeros", weight.zero_in_memory(), true);
   }
   if (problem_.has_scale2()) scale2_ = constant("scale2", Scalar::f32);
+  if (weight.superblocks) {
+    const auto [columns, integers, seconds] = *weight.superblocks;
+    scale2_ = constant("scale2", seconds);
+    per_group_.push_back({"second_scale", seconds, scale2_, columns, false, 0});
+    if (weight.seconds() > 1) {
+      const auto of_scales = problem_.superblocks() * round_up(problem_.n, kBlock);
+      per_group_.push_back({"second_zero", seconds, scale2_, columns, true, 1, of_scales});
+    }
+  }
   if (problem_.has_bias()) {
     // Training may have written it a moment ago: a dependent launch reads it after its wait. Loads
     // of the read-only path the assembler would move before that.
@@ -92,7 +103,9 @@ void LinearLowering::declare_items() {
     shift(id, Items::By::weight, image_bytes / bytes_of(program_.buffers[id].scalar));
   };
   of_image(weight_);
-  for (const PerGroup& numbers : per_group_) of_image(numbers.buffer);
+  for (const PerGroup& numbers : per_group_) {
+    if (numbers.of < 0) of_image(numbers.buffer);
+  }
   of_image(scale2_);
   of_image(gather_);
   if (!one_weight) shift(bias_, Items::By::weight, round_up(problem_.n, kBiasOfExpert));
@@ -104,13 +117,44 @@ void LinearLowering::declare_items() {
   program_.items = std::move(items);
 }
 
+RegisterId LinearLowering::rows_of(bool zeros) const {
+  for (const PerGroup& part : per_group_) {
+    if (part.zeros == zeros && part.of < 0) return part.product >= 0 ? part.product : part.rows;
+  }
+  return -1;
+}
+
+ViewId LinearLowering::table_of(const PerGroup& part) {
+  const auto n_blocks = round_up(problem_.n, kBlock) / kBlock;
+  const auto table = view(part.buffer, {ceil_div(problem_.k, part.columns), n_blocks, 8, 4, 8},
+                          {n_blocks * kBlock, kBlock, 8, 0, 1});
+  program_.views[table].offset = part.offset;
+  return table;
+}
+
+std::int64_t LinearLowering::groups_in(std::int64_t columns, const PerGroup& part) const {
+  return part.columns >= problem_.k ? 1 : std::max<std::int64_t>(columns / part.columns, 1);
+}
+
+void LinearLowering::multiply_seconds(Body& body) {
+  for (const PerGroup& seconds : per_group_) {
+    if (seconds.of < 0) continue;
+    PerGroup& part = per_group_[seconds.of];
+    if (part.product < 0) {
+      const Layout layout = program_.registers[part.rows].layout;
+      part.product = reg(part.name, Scalar::f32, layout);
+    }
+    emit(body, TimesSecond{part.product, part.rows, seconds.rows});
+  }
+}
+
 // `sharing` warps in the order of K belong to one group.
 LinearLowering::GroupOrder LinearLowering::group_order(std::int64_t columns, std::int64_t warps_k,
-                                                       std::int64_t parts) const {
-  if (problem_.groups() == 1) {
+                                                       std::int64_t parts,
+                                                       std::int64_t group) const {
+  if (group >= problem_.k) {
     return {replicated(warps_k, 5), [](const Affine&) { return Affine(0); }};
   }
-  const auto group = problem_.group_size();
   const auto sharing = std::max<std::int64_t>(group / columns, 1);
   const auto groups = std::max<std::int64_t>(columns / group, 1);
   const auto per_block = parts * warps_k;  // warps' columns of a thread block

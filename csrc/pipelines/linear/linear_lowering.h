@@ -68,15 +68,31 @@ class LinearLowering {
   /// True when rows of activations are copied asynchronously, in whole granules of the hint.
   bool whole_pieces() const;
 
-  /// Scales or zero points: [groups][N / 64][8][8] in global memory, a warp's rows in registers.
+  /// Scales or zero points, or second scales of these: [groups][N / 64][8][8] in global memory, a
+  /// warp's rows in registers.
   struct PerGroup {
     std::string name;
     Scalar scalar;
     BufferId buffer;
+    std::int64_t columns;     ///< of a group; of second scales of a superblock
+    bool zeros = false;       ///< zero points, or second scales of such
+    int of = -1;              ///< of second scales: the part that they multiply
+    std::int64_t offset = 0;  ///< elements of the buffer before the first
+    std::int64_t groups = 1;  ///< of a warp, or a tile, in a k-tile
+    Layout layout = {};       ///< of those, by warps and lanes, over the table
+    std::function<Affine(const Affine&)> first = nullptr;  ///< group of the first warp, by k-tile
     ViewId table = -1, ring = -1;
+    ViewId to = -1, from = -1;  ///< rows that are copied to a stage of the ring
     RegisterId loaded = -1, rows = -1, next = -1;
     std::vector<std::pair<RegisterId, RegisterId>> pieces = {};  // as loaded, rows; by part
+    RegisterId product = -1;  ///< of integers, the products with their second scales
   };
+  /// [groups, N blocks, 8, 4, 8] of a part in global memory; lanes of four share a number.
+  ViewId table_of(const PerGroup& part);
+  /// Groups of `columns` that columns of a k-tile have, which are in one group or have whole ones.
+  std::int64_t groups_in(std::int64_t columns, const PerGroup& part) const;
+  /// Integers of the registers in use times their second scales, just before they are read.
+  void multiply_seconds(Body& body);
   /// In which order warps, or waves, come to the groups of columns. In each of `parts` of a
   /// block's columns `warps_k` of them, side by side along K, have `columns` each, which belong to
   /// one group, or to several whole ones.
@@ -84,9 +100,10 @@ class LinearLowering {
     Layout over_k;                               ///< warps along K, over a table of [groups, ...]
     std::function<Affine(const Affine&)> first;  ///< group of the first warp, by part
   };
-  GroupOrder group_order(std::int64_t columns, std::int64_t warps_k, std::int64_t parts) const;
-  RegisterId scale_rows() const { return problem_.weight.scale ? per_group_.front().rows : -1; }
-  RegisterId zero_rows() const { return per_group_.back().rows; }
+  GroupOrder group_order(std::int64_t columns, std::int64_t warps_k, std::int64_t parts,
+                         std::int64_t group) const;
+  RegisterId scale_rows() const { return rows_of(false); }
+  RegisterId zero_rows() const { return rows_of(true); }
 
   // codes.cpp: the products of a group of columns, whose scale and zero point are those of
   // `operands_.group`.
@@ -237,11 +254,14 @@ class LinearLowering {
   ViewId table_ = -1, kept_ = -1, token_scales_ = -1;
   RegisterId unit_ = -1;  // of x, where it is split into digits
   RegisterId words_ = -1, acc_ = -1, sum_ = -1, part_ = -1;
-  std::vector<PerGroup> per_group_;  // scales, then zero points, where there are such
+  // Scales, then zero points, then second scales of these, where there are such.
+  std::vector<PerGroup> per_group_;
   Operands operands_{};
   Sums sums_{};
 
  private:
+  /// What multiplies, or is subtracted, of the scales or the zero points; -1 where there are none.
+  RegisterId rows_of(bool zeros) const;
   /// Takes stored zero points times the activations from the sums of a group.
   void subtract_zeros(Body& body);
   /// Integers of f16 are read beside ones, so that they are operands as they are.

@@ -119,7 +119,7 @@ class TileLowering : LinearLowering {
   /// The view of a stage; each is a view of its own.
   ViewId at_stage(ViewId of, const Affine& k_tile, std::int64_t elements);
   /// The first group of a k-tile: k-tiles have whole groups, or groups whole k-tiles.
-  Affine first_group(const Affine& k_tile) const;
+  Affine first_group(const PerGroup& part, const Affine& k_tile) const;
   /// Start the copies of a k-tile if `guard` is below `below`.
   void copy_weights(Body& body, const Affine& k_tile, const Affine& guard, std::int64_t below);
   void copy_activations(Body& body, const Affine& k_tile, const Affine& guard, std::int64_t below);
@@ -145,7 +145,6 @@ class TileLowering : LinearLowering {
   std::vector<RegisterId> sums_in_turn_, totals_;  // of parts of the tokens
   ViewId weight_rows_ = -1, word_tile_ = -1, word_ring_ = -1;
   ViewId x_rows_ = -1, x_order_ = -1, x_tile_ = -1, x_ring_ = -1;
-  std::vector<std::pair<ViewId, ViewId>> group_copies_;  // to, from
   VariableId k_tile_ = -1;
   SignalId full_ = -1, empty_ = -1;  // of each stage
   TensorId tensor_sums_ = -1, tensor_a_ = -1;

@@ -90,9 +90,11 @@ std::string bad_tail(const TileSchedule& s, const Decisions& decisions, const Ct
   if (s.tail_splits < 2 || of_split * (s.tail_splits - 1) >= s.k_tiles) {
     return joined(s.k_tiles, " k-tiles are not ", s.tail_splits, " splits");
   }
-  const auto sharing = decisions.problem.groups() == 1
-                           ? 1
-                           : std::max<std::int64_t>(decisions.problem.group_size() / s.columns, 1);
+  const Problem& problem = decisions.problem;
+  const auto longest =
+      problem.weight.superblocks ? problem.weight.superblocks->columns : problem.group_size();
+  const auto sharing =
+      longest >= problem.k ? 1 : std::max<std::int64_t>(longest / s.columns, 1);
   return of_split % sharing == 0
              ? ""
              : joined("groups of ", sharing, " k-tiles do not follow ", of_split, " of a split");
@@ -170,13 +172,12 @@ std::string converted_elsewhere(const TileSchedule& s, const Decisions& decision
   return not_while_multiplying(decisions.whole, tokens);
 }
 
-std::string bad_groups(const TileSchedule& s, const Decisions& decisions, std::int64_t splits) {
-  const Problem& problem = decisions.problem;
-  if (problem.groups() == 1) return {};
+std::string bad_groups(const TileSchedule& s, const Decisions& decisions, std::int64_t splits,
+                       std::int64_t group) {
+  if (group >= decisions.problem.k) return {};
   if (s.scale_place == ScalePlace::relative && s.columns % kRelativeColumns != 0) {
     return joined("k-tiles of ", s.columns, " columns, and relative scales for ", kRelativeColumns);
   }
-  const auto group = problem.group_size();
   const int step = decisions.of(s.route).core.instruction->k;
   if (group % step != 0) {
     return joined("groups of ", group, " columns are no whole k-steps of ", step);
@@ -236,7 +237,14 @@ std::string objection(const TileSchedule& s, const Decisions& decisions) {
   if (auto why = bad_tensor_memory(s, decisions); !why.empty()) return why;
   if (auto why = bad_parts(s, decisions); !why.empty()) return why;
   const CtaGrid grid = grid_of(s, problem);
-  if (auto why = bad_groups(s, decisions, grid.splits); !why.empty()) return why;
+  if (auto why = bad_groups(s, decisions, grid.splits, problem.group_size()); !why.empty()) {
+    return why;
+  }
+  if (const auto& superblocks = problem.weight.superblocks) {
+    if (auto why = bad_groups(s, decisions, grid.splits, superblocks->columns); !why.empty()) {
+      return why;
+    }
+  }
   if (auto why = bad_grid(s, decisions, grid); !why.empty()) return why;
   if (auto why = bad_tail(s, decisions, grid); !why.empty()) return why;
   if (auto why = code_objection(s.route, s.scale_place, decisions); !why.empty()) return why;

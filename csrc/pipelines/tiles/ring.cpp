@@ -40,23 +40,24 @@ void TileLowering::declare_groups() {
   const auto n_blocks = round_up(problem_.n, kBlock) / kBlock;
   for (PerGroup& part : per_group_) {
     // Scales multiply operands or sums; zero points are part of operands, or offset sums.
-    const bool zeros = &part != &per_group_.front() || !problem_.weight.scale;
-    const bool of_a = zeros ? !zeros_by_product() : decoding_.scaled;
-    part.loaded = reg(
-        part.name + "_table", part.scalar,
-        warps_over(1, spatial({1, 1, 1, 1, fit_.warps_of_block()})) * fit_.loaded(groups_, of_a));
+    const bool of_a = part.zeros ? !zeros_by_product() : decoding_.scaled;
+    part.groups = groups_in(s_.columns, part);
+    part.loaded = reg(part.name + "_table", part.scalar,
+                      warps_over(1, spatial({1, 1, 1, 1, fit_.warps_of_block()})) *
+                          fit_.loaded(part.groups, of_a));
     part.rows =
         reg(part.name, part.scalar,
-            spatial({1, s_.warps_n}) * replicated(s_.warps_m, 2) * fit_.rows(groups_, of_a));
-    part.table = view(part.buffer, {problem_.groups(), n_blocks, 8, 4, 8},
-                      {n_blocks * kBlock, kBlock, 8, 0, 1});
+            spatial({1, s_.warps_n}) * replicated(s_.warps_m, 2) * fit_.rows(part.groups, of_a));
+    part.table = table_of(part);
     if (whole_row()) continue;
-    const auto ring = buffer(part.name + "_ring", Level::shared, part.scalar, memory_.per_group);
+    const auto ring = buffer(part.name + "_ring", Level::shared, part.scalar,
+                             s_.stages * part.groups * s_.rows);
     part.ring =
-        view(ring, {s_.stages * groups_, row_blocks(), 8, 4, 8}, {s_.rows, kBlock, 8, 0, 1});
-    group_copies_.push_back(
-        {view(ring, {groups_, s_.rows}, {s_.rows, 1}),
-         view(part.buffer, {problem_.groups(), n_blocks * kBlock}, {n_blocks * kBlock, 1})});
+        view(ring, {s_.stages * part.groups, row_blocks(), 8, 4, 8}, {s_.rows, kBlock, 8, 0, 1});
+    part.to = view(ring, {part.groups, s_.rows}, {s_.rows, 1});
+    part.from = view(part.buffer, {ceil_div(problem_.k, part.columns), n_blocks * kBlock},
+                     {n_blocks * kBlock, 1});
+    program_.views[part.from].offset = part.offset;
   }
 }
 
@@ -102,19 +103,20 @@ void TileLowering::copy_weights(Body& body, const Affine& k_tile, const Affine& 
                         Affine::of(kSplit, tile_words * split_tiles()) + times(k_tile, tile_words)},
                        guard,
                        below});
-  for (const auto& [to, from] : group_copies_) {
-    emit(body, CopyAsync{at_stage(to, k_tile, groups_ * s_.rows),
-                         from,
-                         {first_group(k_tile), first_row(s_.rows)},
+  for (const PerGroup& part : per_group_) {
+    if (whole_row()) break;
+    emit(body, CopyAsync{at_stage(part.to, k_tile, part.groups * s_.rows),
+                         part.from,
+                         {first_group(part, k_tile), first_row(s_.rows)},
                          guard,
                          below});
   }
 }
 
-Affine TileLowering::first_group(const Affine& k_tile) const {
-  const auto group = problem_.group_size();
+Affine TileLowering::first_group(const PerGroup& part, const Affine& k_tile) const {
+  const auto group = part.columns;
   if (group <= s_.columns) {
-    return Affine::of(kSplit, groups_ * split_tiles()) + times(k_tile, groups_);
+    return Affine::of(kSplit, part.groups * split_tiles()) + times(k_tile, part.groups);
   }
   const auto sharing = group / s_.columns;
   const auto tiles = split_tiles();
@@ -188,9 +190,10 @@ void TileLowering::release(Body& body, const Affine& k_tile) {
 
 void TileLowering::load_groups(Body& body, const Affine& k_tile) {
   for (const PerGroup& part : per_group_) {
-    emit(body, Load{part.loaded, part.ring, {times(stage_of(k_tile), groups_), 0, 0, 0, 0}});
+    emit(body, Load{part.loaded, part.ring, {times(stage_of(k_tile), part.groups), 0, 0, 0, 0}});
     emit(body, Reinterpret{part.rows, part.loaded});
   }
+  multiply_seconds(body);
 }
 
 void TileLowering::load_words(Body& body, const Affine& k_tile, const Affine& block) {

@@ -5,6 +5,7 @@
 
 #include "base/integers.h"
 #include "layout/weight_image.h"
+#include "pipelines/linear/group_memory.h"
 #include "pipelines/linear/padding.h"
 #include "pipelines/linear/raster.h"
 #include "pipelines/spelling.h"
@@ -125,6 +126,9 @@ TileMemory tile_memory(const TileSchedule& s, const Problem& problem) {
       std::int64_t{s.stages} * (s.rows / kBlock) * (s.columns / kBlock) * problem.weight.bits * 128;
   // One group of all columns is loaded once, to registers.
   if (problem.groups() > 1) out.per_group = s.stages * groups_of_tile(s, problem) * s.rows;
+  if (problem.weight.superblocks) {
+    out.per_superblock = s.stages * superblocks_in(s.columns, problem.weight) * s.rows;
+  }
   const auto pad = kActivationPadBytes / bytes_of(problem.formats.x);
   if (s.warpgroups) {
     out.x_pitch = kSwizzledBytes / bytes_of(problem.formats.x);
@@ -152,10 +156,7 @@ std::int64_t shared_bytes(const TileSchedule& s, const Problem& problem) {
   };
   const auto ring =
       buffer(m.words, 4) +
-      (problem.weight.scale ? buffer(m.per_group, bytes_of(*problem.weight.scale)) : 0) +
-      (problem.weight.stored_zero != Zero::none
-           ? buffer(m.per_group, bytes_of(problem.weight.zero_scalar()))
-           : 0);
+      per_group_bytes(problem.weight, m.per_group, m.per_superblock);
   const auto all = (s.warpgroups ? round_up(ring, std::int64_t{kSwizzleAlignment}) : ring) +
                    buffer(m.activations, bytes_of(problem.formats.x)) + buffer(m.table, 4);
   const auto signals = (s.producers ? 2 * s.stages * kSignalBytes : 0) +

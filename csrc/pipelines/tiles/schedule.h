@@ -132,6 +132,7 @@ bool keeps_totals(const TileSchedule& schedule, const Problem& problem);
 struct TileMemory {
   std::int64_t words;         ///< u32: codes, [stage][row of blocks][column]
   std::int64_t per_group;     ///< scales, [stage][group][row], then as many zero points
+  std::int64_t per_superblock;  ///< second scales of these
   std::int64_t x_pitch;       ///< from one token to the next; of warpgroups in a panel of columns
   std::int64_t activations;   ///< [stage][token]
   std::int64_t table;         ///< u32, of a type that is looked up

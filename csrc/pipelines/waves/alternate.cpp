@@ -30,6 +30,7 @@ void WaveLowering::alternate(Body& body) {
 void WaveLowering::phases(Body& body, const Affine& k_tile, bool more) {
   const auto steps = groups_ * steps_.count;
   const auto group = operands_.group, block = operands_.block, in_block = operands_.in_block;
+  multiply_seconds(body);
   for (std::int64_t i = 0; i < steps; ++i) {
     const auto of_group = i / steps_.count, step = i % steps_.count;
     const auto here = [&](const Affine& affine) {

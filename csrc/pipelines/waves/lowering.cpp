@@ -84,7 +84,10 @@ void WaveLowering::multiply(Body& body, const Affine& k_tile) {
   if (s_.behind) load_words(body, k_tile, words_);
   if (s_.behind && !whole_row()) {
     load_scales(per_group, k_tile, false, Affine::of(steps_.group));
+    multiply_seconds(per_group);
     operands_.group = 0;
+  } else {
+    multiply_seconds(body);
   }
   if (!whole_row()) begin_group(per_group);
   load_step(per_step, k_tile, Affine::of(steps_.group), Affine::of(steps_.step));

@@ -77,7 +77,6 @@ class WaveLowering : LinearLowering {
   const ImageFit fit_;
   ViewId image_ = -1, x_rows_ = -1, x_order_ = -1, x_stage_ = -1, x_wave_ = -1;
   RegisterId next_words_ = -1, x_next_ = -1;
-  GroupOrder order_;
   VariableId k_tile_ = -1;
   Steps steps_{};
 };

@@ -49,9 +49,8 @@ std::string bad_waves(const WaveSchedule& s, const MatrixInstruction& row) {
 /// A wave's columns of a k-tile belong to one group or to whole ones, and so do those of its
 /// neighbours and of the other parts of K.
 std::string bad_groups(const WaveSchedule& s, const Problem& problem, int step,
-                       std::int64_t splits) {
-  if (problem.groups() == 1) return {};
-  const auto group = problem.group_size();
+                       std::int64_t splits, std::int64_t group) {
+  if (group >= problem.k) return {};
   const auto why = joined("groups of ", group, " do not follow ", s.waves_k, " waves of ",
                           s.columns, " columns in ", s.k_tiles, " k-tiles");
   if (group <= s.columns) {
@@ -196,7 +195,13 @@ std::string objection(const WaveSchedule& s, const Decisions& decisions) {
     return joined("serves ", tokens, " tokens of ", problem.m);
   }
   const CtaGrid grid = grid_of(s, problem);
-  if (auto why = bad_groups(s, problem, row.step_columns(), grid.splits); !why.empty()) return why;
+  const auto groups = [&](std::int64_t columns) {
+    return bad_groups(s, problem, row.step_columns(), grid.splits, columns);
+  };
+  if (auto why = groups(problem.group_size()); !why.empty()) return why;
+  if (const auto& superblocks = problem.weight.superblocks) {
+    if (auto why = groups(superblocks->columns); !why.empty()) return why;
+  }
   if (auto why = bad_grid(s, problem, grid, device); !why.empty()) return why;
   if (auto why = code_objection(s.route, s.scale_place, decisions); !why.empty()) return why;
   if (s.route == Route::in_place &&

@@ -18,22 +18,22 @@ void WaveLowering::declare_weights() {
   const Layout words = waves * local({1, blocks_, 1, 1, 1}) * fit_.words(problem_.weight.bits);
   words_ = reg("words", Scalar::u32, words);
   if (!s_.behind && s_.k_tiles > 1) next_words_ = reg("next_words", Scalar::u32, words);
-  order_ = group_order(s_.columns, s_.waves_k, s_.k_tiles);
   for (PerGroup& part : per_group_) {
     // Scales multiply operands or sums; zero points are part of operands, or offset sums.
-    const bool zeros = &part != &per_group_.front() || !problem_.weight.scale;
-    const bool of_a = zeros ? !zeros_by_product() : decoding_.scaled;
-    const auto groups = !s_.behind ? groups_ : 1;  // at a time
+    const bool of_a = part.zeros ? !zeros_by_product() : decoding_.scaled;
+    const GroupOrder order = group_order(s_.columns, s_.waves_k, s_.k_tiles, part.columns);
+    part.first = order.first;
+    part.groups = groups_in(s_.columns, part);
+    const auto groups = !s_.behind ? part.groups : 1;  // at a time
     Layout each = fit_.loaded(groups, of_a);
-    each.shape[0] = groups_;
+    each.shape[0] = part.groups;
     const Layout loaded =
-        spatial({1, s_.waves_n, 1, 1, 1}) * replicated(s_.waves_m, 5) * order_.over_k * each;
+        spatial({1, s_.waves_n, 1, 1, 1}) * replicated(s_.waves_m, 5) * order.over_k * each;
     part.loaded = reg(part.name + "_table", part.scalar, loaded);
     part.rows = reg(part.name, part.scalar,
                     spatial({1, s_.waves_n}) * replicated(s_.waves_m * s_.waves_k, 2) *
                         fit_.rows(groups, of_a));
-    part.table = view(part.buffer, {problem_.groups(), n_blocks, 8, 4, 8},
-                      {n_blocks * kBlock, kBlock, 8, 0, 1});
+    part.table = table_of(part);
     if (!whole_row() && !s_.behind && s_.k_tiles > 1)
       part.next = reg("next_" + part.name, part.scalar, loaded);
   }
@@ -55,7 +55,8 @@ void WaveLowering::load_scales(Body& body, const Affine& k_tile, bool next, cons
   for (const PerGroup& part : per_group_) {
     emit(body, Load{next ? part.next : part.loaded,
                     part.table,
-                    {order_.first(k_tile) + group, first_row(2 * s_.waves_n), 0, 0, 0}});
+                    {part.first(k_tile) + divided(group, groups_ / part.groups),
+                     first_row(2 * s_.waves_n), 0, 0, 0}});
     if (!next) emit(body, Reinterpret{part.rows, part.loaded});
   }
 }

@@ -175,6 +175,17 @@ void Interpreter::largest_scale(Block& block, const LargestScale& i) {
   });
 }
 
+void Interpreter::times_second(Block& block, const TimesSecond& i) {
+  const auto of_superblock =
+      program_.registers[i.to].layout.shape[0] / program_.registers[i.seconds].layout.shape[0];
+  const auto slots = coordinates_[i.seconds].slots;
+  for_each(i.to, [&](int thread, std::int64_t index, const std::int64_t* at) {
+    const auto slot = slot_of_row(i.seconds, thread, at[0] / of_superblock, at[1]);
+    const double second = number(block, i.seconds, thread * slots + slot);
+    set_number(block, i.to, index, number(block, i.numbers, index) * second);
+  });
+}
+
 void Interpreter::lookup_relative(Block& block, const LookupRelative& i) {
   const auto table = program_.shared_offset(program_.views[i.table].buffer);
   const auto group = value(block, i.group);

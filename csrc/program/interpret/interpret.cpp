@@ -261,6 +261,7 @@ void Interpreter::instruction(Block& block, const Statement& statement) {
             [&](const FillTable& i) { fill_table(block, i); },
             [&](const FillWords& i) { fill_words(block, i); },
             [&](const LargestScale& i) { largest_scale(block, i); },
+            [&](const TimesSecond& i) { times_second(block, i); },
             [&](const LookupRelative& i) { lookup_relative(block, i); },
             [&](const ZeroOperand& i) { zero_operand(block, i); },
             [&](const Offset& i) { offset(block, i); },

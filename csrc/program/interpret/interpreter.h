@@ -187,6 +187,7 @@ class Interpreter {
   void fill_table(Block& block, const FillTable& i);
   void fill_words(Block& block, const FillWords& i);
   void largest_scale(Block& block, const LargestScale& i);
+  void times_second(Block& block, const TimesSecond& i);
   void lookup_relative(Block& block, const LookupRelative& i);
   void zero_operand(Block& block, const ZeroOperand& i);
   void offset(Block& block, const Offset& i);

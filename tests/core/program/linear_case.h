@@ -68,6 +68,10 @@ struct LinearCase {
         data.scales.push_back(1 + random() % largest);
         continue;
       }
+      if (const auto& superblocks = problem.weight.superblocks) {
+        data.scales.push_back(out.small_integer(random(), superblocks->integers));
+        continue;
+      }
       // Of e8m0 also from 2 on, which kernels of bf16 may multiply otherwise.
       const auto drawn = random();
       const bool powers =
@@ -81,7 +85,14 @@ struct LinearCase {
           problem.weight.stored_zero == Zero::integer
               ? random() % (problem.weight.bits < 8 ? (1u << problem.weight.bits) + 1 : 256)
               : static_cast<int>(random() % 9) / 2.0 - 2;
-      data.zeros.push_back(to_bits(problem.weight.zero_scalar(), zero));
+      data.zeros.push_back(problem.weight.seconds() > 1
+                               ? out.small_integer(random(), problem.weight.zero_in_memory())
+                               : to_bits(problem.weight.zero_scalar(), zero));
+    }
+    const auto superblocks = problem.n * problem.superblocks() * problem.weight.seconds();
+    for (std::int64_t i = 0; i < superblocks; ++i) {
+      const double second = std::ldexp(random() % 4 == 0 ? -1.0 : 1.0, -static_cast<int>(random() % 2));
+      data.seconds.push_back(to_bits(problem.weight.superblocks->seconds, second));
     }
     if (problem.has_scale2()) data.scale2 = 0.5f;
     for (std::int64_t i = 0; i < problem.n && problem.weight.type.scale2_of_rows; ++i) {
@@ -111,11 +122,14 @@ struct LinearCase {
       if (problem.rounded_x() != Scalar::s8) x = to_bits(problem.formats.x, normal(random));
     }
     for (auto& s : out.data.scales) {
-      if (problem.weight.type.has_integer_scales()) break;
+      if (problem.weight.type.has_integer_scales() || problem.weight.superblocks) break;
       s = to_bits(*problem.weight.scale, 0.01 * std::exp(normal(random)));
     }
-    if (problem.weight.stored_zero == Zero::original ||
-        problem.weight.stored_zero == Zero::rescale) {
+    for (auto& s : out.data.seconds) {
+      s = to_bits(problem.weight.superblocks->seconds, 0.01 * normal(random));
+    }
+    if (problem.weight.seconds() < 2 && (problem.weight.stored_zero == Zero::original ||
+                                         problem.weight.stored_zero == Zero::rescale)) {
       for (auto& z : out.data.zeros) z = to_bits(problem.weight.zero_scalar(), normal(random));
     }
     if (problem.has_scale2()) out.data.scale2 = 0.37f;
@@ -125,6 +139,13 @@ struct LinearCase {
     for (auto& b : out.data.bias) b = to_bits(problem.formats.bias, normal(random));
     for (auto& r : out.data.residual) r = out.bits(normal(random));
     return out;
+  }
+
+  /// Few bits, of either sign where the scalar has one.
+  static std::uint32_t small_integer(std::uint32_t drawn, Scalar scalar) {
+    const int most = 5, least = scalar == Scalar::s8 ? -4 : 0;
+    const int value = least + static_cast<int>(drawn % static_cast<unsigned>(most - least + 1));
+    return static_cast<std::uint32_t>(value) & 0xffu;
   }
 
   /// Of y.
@@ -146,8 +167,9 @@ struct LinearCase {
   Argument argument(const std::string& name, const Schedule& schedule) const {
     const auto workspace = workspace_of(problem, schedule);
     if (name == "weight") return weight();
-    if (name == "scales") return per_group(data.scales, *problem.weight.scale);
-    if (name == "zeros") return per_group(data.zeros, problem.weight.zero_scalar());
+    if (name == "scales") return per_group(data.scales, problem.weight.scale_in_memory());
+    if (name == "zeros") return per_group(data.zeros, problem.weight.zero_in_memory());
+    if (name == "scale2" && problem.weight.superblocks) return seconds();
     if (name == "scale2") {
       return problem.weight.type.scale2_of_rows ? input(data.scale2_of_rows)
                                                 : Argument::input(&data.scale2, 4);
@@ -295,15 +317,31 @@ struct LinearCase {
 
   /// [n, groups] in the order of layout/weight_image.h; 0 beyond n.
   Argument per_group(const std::vector<std::uint32_t>& values, Scalar scalar) const {
-    const auto n_blocks = round_up(problem.n, kBlock) / kBlock, groups = problem.groups();
+    return packed(by_blocks(values, problem.groups(), 1, 0), scalar);
+  }
+  /// Those of scales, then those of zero points.
+  Argument seconds() const {
+    const int kinds = problem.weight.seconds();
+    std::vector<std::uint32_t> out;
+    for (int kind = 0; kind < kinds; ++kind) {
+      const auto some = by_blocks(data.seconds, problem.superblocks(), kinds, kind);
+      out.insert(out.end(), some.begin(), some.end());
+    }
+    return packed(out, problem.weight.superblocks->seconds);
+  }
+  /// [n, groups, kinds] of one kind as kernels read it.
+  std::vector<std::uint32_t> by_blocks(const std::vector<std::uint32_t>& values,
+                                       std::int64_t groups, int kinds, int kind) const {
+    const auto n_blocks = round_up(problem.n, kBlock) / kBlock;
     std::vector<std::uint32_t> out(groups * n_blocks * kBlock);
     for (std::int64_t row = 0; row < problem.n; ++row) {
       for (std::int64_t group = 0; group < groups; ++group) {
         const auto in_block = row % 8 * 8 + row % kBlock / 8;
-        out[(group * n_blocks + row / kBlock) * kBlock + in_block] = values[row * groups + group];
+        out[(group * n_blocks + row / kBlock) * kBlock + in_block] =
+            values[(row * groups + group) * kinds + kind];
       }
     }
-    return packed(out, scalar);
+    return out;
   }
 };
 
