@@ -196,8 +196,7 @@ class TType:
     def with_second_scales_of_rows(self) -> TType:
         """The same with a second scale for each row where it has one for the tensor. Raises
         InvalidArgument where rows share scales."""
-        of_tensor = self.scale2 is not None and not self.superblock
-        return self._with(scale2_of_rows=True) if of_tensor else self
+        return self._with(scale2_of_rows=True) if self.scale2_of_tensor else self
 
     def _with(
         self,
@@ -238,6 +237,11 @@ class TType:
             return None
         groups = self.groups(k)
         return self.block_rows(n), self.words(groups) if self.zero == "quantized" else groups
+
+    @property
+    def scale2_of_tensor(self) -> bool:
+        """Whether a matrix has one second scale for all of it."""
+        return self.scale2 is not None and not self.scale2_of_rows and not self.superblock
 
     @property
     def scales_of_superblock(self) -> int:
