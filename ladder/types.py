@@ -198,6 +198,14 @@ class TType:
         InvalidArgument where rows share scales."""
         return self._with(scale2_of_rows=True) if self.scale2_of_tensor else self
 
+    def with_float_scales(self) -> TType:
+        """The same with a float32 scale, and zero "rescale", of each group in place of superblocks,
+        where it has such."""
+        if not self.superblock:
+            return self
+        block = f"group={self.columns},scale=float32"
+        return parse(f"{self.element.name},{block},zero={self.zero}")
+
     def _with(
         self,
         *,

@@ -171,6 +171,14 @@ class Weight:
         of_rows = self.scale2.expand(self.shape[0]).contiguous()
         return Weight(ttype, self.shape, **self.tensors() | {"scale2": of_rows})
 
+    def with_float_scales(self) -> Weight:
+        """The same values, bit for bit, of :meth:`TType.with_float_scales`."""
+        if not self.type.superblock:
+            return self
+        zeros = self.zeros if self.type.zero != "rescale" else self.float_zeros()
+        parts = {"scales": self.float_scales(), "zeros": zeros, "g_idx": self.g_idx}
+        return Weight(self.type.with_float_scales(), self.shape, self.qweight, **parts)
+
     def narrow_rows(self, start: int, length: int) -> Weight:
         """Rows [start, start + length): what one rank of column-parallel tensor parallelism holds.
 

@@ -57,7 +57,7 @@ def weight_of(type: str, n: int, k: int, seed: int = 0) -> Weight:
     elif ttype.zeros_dtype is not None:
         parts["zeros"] = zeros.to(ttype.zeros_dtype)
     if ttype.scale2 is not None:
-        parts["scale2"] = second_scales(ttype, n)
+        parts["scale2"] = second_scales(ttype, n, k)
     codes = small_codes(type, n, k, rng)
     if ttype.zero != "none":
         codes = torch.randint(0, 1 << ttype.bits, (n, k), generator=rng).to(torch.uint8)
@@ -140,9 +140,13 @@ def scales_of(weight: Weight) -> Tensor:
         scales = element(ttype.scale).values[weight.scales.long()]
     elif weight.scales is not None:
         scales = weight.scales.double()
+    if ttype.superblock:
+        scales = weight.float_scales().double()
     rows, columns = torch.arange(n) // (ttype.rows or n), torch.arange(k) // (ttype.columns or k)
     spread = scales.abs()[rows][:, columns]
-    return spread if weight.scale2 is None else spread * weight.scale2.double()[:, None]
+    if weight.scale2 is None or ttype.superblock:
+        return spread
+    return spread * weight.scale2.double()[:, None]
 
 
 def limit(weight: Weight, x: Tensor, dtype: torch.dtype) -> Tensor:
