@@ -5,6 +5,7 @@ files that have the weights of the folder bit by bit."""
 import copy
 import json
 import pickle
+import re
 
 import numpy
 import pytest
@@ -16,7 +17,7 @@ transformers = pytest.importorskip("transformers")
 
 from gguf_models import Format, Writer, random_blocks  # noqa: E402
 from test_export_gguf import FILE, check_model, exported, values_of  # noqa: E402
-from test_gguf import make  # noqa: E402
+from test_gguf import ROOT, make  # noqa: E402
 
 import ladder  # noqa: E402
 from ladder.checkpoints import repack  # noqa: E402
@@ -70,6 +71,16 @@ def test_quantised_weights_are_those_of_llama_cpp_bit_by_bit(name):
     weight.check()
     theirs = gguf.dequantize(written(weight).numpy(), Format[name.upper()])
     assert torch.equal(torch.from_numpy(theirs.copy()), weight.dequantize())
+
+
+def test_the_table_of_the_docs_has_the_types_and_their_bits():
+    text = (ROOT / "docs" / "format.md").read_text()
+    rows = re.findall(r"^\| `(q._k)` \| `(.*)` \| ([\d.]+) \| ([\d.]+) \|$", text, re.MULTILINE)
+    assert {name: float(bits) for name, _, bits, _ in rows} == BITS
+    for name, spelling, _, in_files in rows:
+        assert parse(spelling) == parse(name)
+        elements, nbytes = gguf.GGML_QUANT_SIZES[Format[name.upper()]]
+        assert float(in_files) == 8 * nbytes / elements
 
 
 def with_single_scales(source, ttype):
