@@ -66,7 +66,7 @@ STORED = (
     SIGNED_SUPERBLOCKS,
     "nf4,group=32,scale=int8,scale2=float32:32",
     "uint5,group=16,scale=uint4,zero=integer,scale2=float32:32",
-    "uint2,group=32,scale=int5,zero=quantized,scale2=float16:64",
+    "uint4,group=32,scale=int5,zero=quantized,scale2=float16:64",
     "user_table5,group=32,scale=float32",
     "user_e3m1,group=32,scale=bfloat16",
 )

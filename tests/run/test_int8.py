@@ -4,7 +4,7 @@ elsewhere, under every instruction set of this machine."""
 
 import pytest
 import torch
-from drawn import generator, second_scales, small_codes, stored, stored_types
+from drawn import generator, second_scales, small_codes, stored, stored_types, whole
 from torch import Tensor
 
 import ladder
@@ -170,13 +170,13 @@ def limit(weight: Weight, x: Tensor, dtype: torch.dtype) -> Tensor:
 
 @pytest.mark.parametrize("type", TYPES)
 def test_real_numbers_stay_within_the_bound(isa, type):
-    rng = generator(5)
-    drawn = torch.randn(24, K, generator=rng) * 0.05
+    rng, k = generator(5), whole(type, K)
+    drawn = torch.randn(24, k, generator=rng) * 0.05
     if type == "uint4,zero=integer":  # without scales its steps are 1
         drawn *= 30
     weight = ladder.quantize(drawn, type, method="nearest")
     for m, dtype in ((1, torch.float32), (1, torch.bfloat16), (9, torch.float16)):
-        x = (torch.randn(m, K, generator=rng) * 3).to(dtype)
+        x = (torch.randn(m, k, generator=rng) * 3).to(dtype)
         y64 = x.double() @ weight.dequantize(torch.float64).T
         assert ((int8(weight, x).double() - y64).abs() <= limit(weight, x, dtype)).all()
 
