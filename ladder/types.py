@@ -196,8 +196,15 @@ class TType:
     def with_second_scales_of_rows(self) -> TType:
         """The same with a second scale for each row where it has one for the tensor. Raises
         InvalidArgument where rows share scales."""
-        of_tensor = self.scale2 is not None and not self.superblock
-        return self._with(scale2_of_rows=True) if of_tensor else self
+        return self._with(scale2_of_rows=True) if self.scale2_of_tensor else self
+
+    def with_float_scales(self) -> TType:
+        """The same with a float32 scale, and zero "rescale", of each group in place of superblocks,
+        where it has such."""
+        if not self.superblock:
+            return self
+        block = f"group={self.columns},scale=float32"
+        return parse(f"{self.element.name},{block},zero={self.zero}")
 
     def _with(
         self,
@@ -238,6 +245,11 @@ class TType:
             return None
         groups = self.groups(k)
         return self.block_rows(n), self.words(groups) if self.zero == "quantized" else groups
+
+    @property
+    def scale2_of_tensor(self) -> bool:
+        """Whether a matrix has one second scale for all of it."""
+        return self.scale2 is not None and not self.scale2_of_rows and not self.superblock
 
     @property
     def scales_of_superblock(self) -> int:

@@ -33,7 +33,8 @@ class Weight:
         scales: [block_rows, groups] float16, bfloat16 or float32, or uint8 codes of a narrower
             scale format, one to a byte (of int6 in two's complement); None without scales.
         zeros: [block_rows, groups] uint8 (zero "integer") or the scale's dtype ("original",
-            "rescale"); [block_rows, ceil(groups * bits / 32)] int32 ("quantized"); else None.
+            "rescale", whose codes are the scale format's where scales are codes);
+            [block_rows, ceil(groups * bits / 32)] int32 ("quantized"); else None.
         scale2: float32, [1], or [N] where the type has one for each row; where it has superblocks
             [N, superblocks] in the format that the type says, those of zeros "rescale" each behind
             that of scales, [N, superblocks * 2]; None without one.
@@ -165,10 +166,18 @@ class Weight:
         """The same weight with its second scale repeated for each row: its type is
         :meth:`TType.with_second_scales_of_rows`."""
         ttype = self.type.with_second_scales_of_rows()
-        if ttype == self.type or self.scale2 is None:
+        if not self.type.scale2_of_tensor or self.scale2 is None:
             return self
         of_rows = self.scale2.expand(self.shape[0]).contiguous()
         return Weight(ttype, self.shape, **self.tensors() | {"scale2": of_rows})
+
+    def with_float_scales(self) -> Weight:
+        """The same values, bit for bit, of :meth:`TType.with_float_scales`."""
+        if not self.type.superblock:
+            return self
+        zeros = self.zeros if self.type.zero != "rescale" else self.float_zeros()
+        parts = {"scales": self.float_scales(), "zeros": zeros, "g_idx": self.g_idx}
+        return Weight(self.type.with_float_scales(), self.shape, self.qweight, **parts)
 
     def narrow_rows(self, start: int, length: int) -> Weight:
         """Rows [start, start + length): what one rank of column-parallel tensor parallelism holds.
@@ -204,8 +213,8 @@ class Weight:
 
     def check(self, name: str = "weight") -> None:
         """Raise InvalidArgument that names the tensor at fault and both values unless shapes and
-        dtypes fit the type, scales are codes of their format, scales and float zeros are finite,
-        and g_idx is in range."""
+        dtypes fit the type, scales and zeros "rescale" are codes of their format or finite, other
+        float zeros and second scales are finite, and g_idx is in range."""
         n, k = self.shape
         groups, rows = self.type.groups(k), self.type.block_rows(n)
         zeros_dtype = self.type.zeros_dtype
@@ -263,7 +272,7 @@ def with_alike_second_scales(groups: Sequence[Sequence[Weight]]) -> list[list[We
     second scales for each row (:meth:`Weight.with_second_scales_of_rows`) where those of whole
     tensors differ within some group."""
     ttype = groups[0][0].type
-    of_tensors = ttype.rows == 1 and ttype.with_second_scales_of_rows() != ttype
+    of_tensors = ttype.rows == 1 and ttype.scale2_of_tensor
     scales = [[cast(Tensor, each.scale2) for each in group] for group in groups if of_tensors]
     if all(torch.equal(group[0], scale) for group in scales for scale in group):
         return [list(group) for group in groups]
@@ -384,11 +393,12 @@ def _check_part(
 
 def check_finite(name: str, part: Tensor, type: TType) -> None:
     """Raise InvalidArgument, with its place, for a number of a part ``<module>.<part>`` that is not
-    finite, and for a scale that is no code of its format."""
+    finite, and for a scale, or a zero "rescale", that is no code of its format."""
     if part.device.type == "meta":
         return
     values = part
-    if type.scale is not None and part.dtype == torch.uint8 and name.endswith("scales"):
+    coded = name.endswith("scales") or (type.zero == "rescale" and name.endswith("zeros"))
+    if type.scale is not None and part.dtype == torch.uint8 and coded:
         bits = element(type.scale).bits
         if bits < 8 and bool((beyond := part >> bits).any()):
             where = beyond.nonzero()[0].tolist()

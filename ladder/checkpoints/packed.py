@@ -89,7 +89,7 @@ def packed_layers(path: str | os.PathLike[str]) -> tuple[list[PackedLayer], list
     orders = _read(Path(path), "g_idx", [m["name"] for m in modules if m["act_order"]])
     single = (m for m in modules if "experts" not in m)
     seconds = _read(
-        Path(path), "scale2", [m["name"] for m in single if _of_tensor(parse(m["type"]))]
+        Path(path), "scale2", [m["name"] for m in single if parse(m["type"]).scale2_of_tensor]
     )
     layers: dict[str, PackedLayer] = {}
     counts = {}
@@ -170,11 +170,6 @@ def _product(name: str, experts: Sequence[Sequence[PackedLayer]]) -> PackedLayer
     in_order = torch.arange(first.k) // (ttype.columns or first.k)
     order = next((order for order in orders if not torch.equal(order.long(), in_order)), None)
     return replace(first, name=name, type=ttype, n=sum(rows), g_idx=order)
-
-
-def _of_tensor(ttype: TType) -> bool:
-    """Whether a weight has one second scale for all of it."""
-    return ttype.scale2 is not None and not ttype.scale2_of_rows
 
 
 def _seconds_differ(parts: Sequence[PackedLayer]) -> bool:

@@ -20,7 +20,6 @@ from ladder.ops.gating import Gating
 from ladder.ops.transforms import check_tensor
 from ladder.quantization import quantize
 from ladder.types import TType, with_defaults
-from ladder.weight import parts_of_rows
 
 
 class GatedMLP(nn.Module):
@@ -142,7 +141,7 @@ class GatedMLP(nn.Module):
         ttype = with_defaults(weight_type, group_size=group_size, symmetric=symmetric)
         how: Any = {"method": method, "activation_type": activation_type}
         packed = [Linear.from_linear(layer, ttype, **how) for layer in layers]
-        if ttype.scale2 and "scale2" not in parts_of_rows(ttype):  # one for all rows of a weight
+        if ttype.scale2_of_tensor:
             gate, up = map(dense_weight, layers[:2])
             weight = quantize(torch.cat((gate, up)), ttype, method=method)
             for place, rows in enumerate((gate.shape[0], up.shape[0])):

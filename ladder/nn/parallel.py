@@ -235,8 +235,8 @@ def _of_ranks(
     joined: dict[str, Tensor] = {}
     for name, first in parts[0].items():
         tensors = [part[name] for part in parts]
-        of_all = name == "scale2" and not type.superblock
-        if of_all or (name != "qweight" and not type.columns):
+        of_columns = type.superblock if name == "scale2" else type.columns
+        if name != "qweight" and not of_columns:
             joined[name] = first
         elif name == "zeros" and type.zero == "quantized":
             groups = [type.groups(span(k, rank, len(parts))[1]) for rank in range(len(parts))]

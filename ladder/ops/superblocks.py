@@ -12,8 +12,8 @@ from ladder.types import TType, element
 def second_scales(scale2: Tensor, ttype: TType, groups: int, *, of_zeros: bool) -> Tensor:
     """[N, groups] float32 of ``scale2`` [N, ...]: what multiplies the scale of each group, or its
     zero."""
-    each = scale2.view(len(scale2), -1, ttype.scales_of_superblock)[:, :, int(of_zeros)]
-    repeated = each.float().repeat_interleave(ttype.superblock // ttype.columns, 1)
+    own = scale2[:, int(of_zeros) :: ttype.scales_of_superblock]
+    repeated = own.float().repeat_interleave(ttype.superblock // ttype.columns, 1)
     return repeated[:, :groups]
 
 

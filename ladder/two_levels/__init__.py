@@ -53,6 +53,8 @@ def in_superblocks(source: Tensor, ttype: TType, whose: str = "") -> Weight:
     zeros = torch.cat(less).view(n, -1) if less else None
     if zeros is not None and ttype.zero == "rescale":
         zeros = integers_as_codes(zeros, ttype)
+    elif zeros is not None and ttype.zero == "quantized":
+        zeros = ops.pack(zeros, ttype.bits)
     packed = Weight(
         ttype,
         (n, k),

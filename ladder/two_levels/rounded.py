@@ -6,7 +6,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ladder import _library
+from ladder import _library, ops
 from ladder.compensation import levels_of, step_and_shift
 from ladder.ops.superblocks import integers_as_codes
 from ladder.two_levels.levels import Levels
@@ -29,9 +29,12 @@ def rounded(blocks: Tensor, ttype: TType) -> Levels:
     if ttype.zero == "rescale":
         e, less = _integers(zeros, grid.least, grid.minima, dtype)
         seconds = torch.cat((d, e), 1)
-    elif floats.zeros_dtype is not None:
+        zeros = integers_as_codes(less, ttype)
+    elif ttype.zero == "quantized":
+        less = ops.unpack(zeros, many.shape[1], ttype.bits)
+    elif ttype.zero == "integer":
         less = zeros
-    stored = less if less is None or ttype.zero != "rescale" else integers_as_codes(less, ttype)
+    stored = None if less is None else zeros
     count, columns = blocks.shape
     packed = Weight(
         ttype, (count, columns), qweight, integers_as_codes(many, ttype), stored, seconds

@@ -217,6 +217,28 @@ def test_second_scales_are_reciprocals_to_the_last_bit_but_one(tmp_path):
     assert ((found.dequantize() - values).abs() <= 2.0**-23 * values.abs()).all()
 
 
+#: Types with superblocks, and a format that has their codes beside the float32 products of both
+#: levels.
+SUPERBLOCKS = {
+    "uint4,group=32,scale=uint6,zero=rescale,scale2=float16:64": "mlx",
+    "uint3,group=16,scale=int6,zero=midpoint,scale2=float16:64": "compressed-tensors",
+    "int6,group=16,scale=int8,scale2=float32:128": "compressed-tensors",
+    "uint5,group=32,scale=uint4,zero=integer,scale2=bfloat16:64": "compressed-tensors",
+    "uint4,group=32,scale=uint4,zero=quantized,scale2=float16:32": "compressed-tensors",
+}
+
+
+@pytest.mark.parametrize(("type", "form"), SUPERBLOCKS.items())
+def test_scales_of_superblocks_become_floats_of_the_same_values(type, form, tmp_path):
+    weight = drawn(type)
+    source = ladder_folder(tmp_path / "ladder", {NAME: weight})
+    report = export(source, tmp_path / "out", form)
+    assert any("float32 products of both levels" in note for note in report.notes)
+    ((_, found),) = open_folder(tmp_path / "out")
+    assert not found.type.superblock
+    assert torch.equal(found.dequantize(), weight.dequantize())
+
+
 def test_experts_embeddings_and_what_is_named(tmp_path):
     type = "uint4,group=32,scale=float16,zero=midpoint"
     every = {
@@ -268,6 +290,11 @@ def test_experts_embeddings_and_what_is_named(tmp_path):
     ("uint4,group=32,scale=float32,zero=midpoint", "gptq", "float16 or bfloat16"),
     ("uint4,group=32,scale=float16,zero=rescale", "gptq", '"rescale" is another kind'),
     ("int4,group=32,scale=float16", "gptq", "unsigned integers"),
+    ("uint4,group=32,scale=uint6,zero=midpoint,scale2=float16:64", "gptq",
+     "scale2=float16:64: it has one level of scales"),
+    ("uint4,group=32,scale=uint6,zero=rescale,scale2=float16:64", "compressed-tensors",
+     "scale2=float16:64: it has integers of 1 to 8 bits with integer zero points"),
+    ("nf4,group=32,scale=int6,scale2=float16:64", "mlx", "scale2=float16:64: it has integers"),
 ])  # fmt: skip
 def test_what_a_format_does_not_hold_is_refused_by_name(type, form, why, tmp_path):
     source = ladder_folder(tmp_path / "ladder", {NAME: drawn(type)})

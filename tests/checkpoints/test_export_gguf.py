@@ -119,6 +119,10 @@ def test_every_format_is_tried_and_iq4_nl_is_its_table():
         (f"uint4,group=32,scale=uint6,{TWO}", 384, "q4_k has blocks of 256"),
         ("uint4,group=32,scale=uint6,zero=integer,scale2=float32:channel", 256, "around their"),
         (f"uint4,group=32,scale=uint8,{TWO}", 256, "integers of 4 to 7 bits"),
+        ("q4_k", 320, "q4_k has superblocks of 256 columns, which do not divide K, 320"),
+        ("uint4,group=32,scale=uint6,zero=rescale,scale2=float16:128", 256, "it has q2_k to q6_k"),
+        ("uint4,group=32,scale=uint6,zero=rescale,scale2=bfloat16:256", 256, "it has q2_k to q6_k"),
+        ("uint2,group=16,scale=float32,zero=rescale", 256, "q4_1 has a scale for 32 columns"),
     ],
 )
 def test_what_no_format_holds_is_said(text, k, words):

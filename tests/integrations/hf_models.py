@@ -15,6 +15,8 @@ ROOT = Path(__file__).parents[2]
 GPTQ = ROOT / "examples" / "tiny-llama-gptq"
 #: Scales that are integers, and a second one for each row.
 TWO_LEVELS = "uint4,group=32,scale=uint4,zero=midpoint,scale2=float32:channel"
+#: Scales, and zeros, that are integers of two groups, and numbers that multiply them.
+SUPERBLOCKS = "uint4,group=16,scale=uint6,zero=rescale,scale2=float16:32"
 
 TINY = {
     "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 2,

@@ -8,7 +8,7 @@ import re
 import pytest
 import torch
 from checkpoint_oracle import gptq, tensors_of, write_folder
-from hf_models import edit_tensors, load, logits
+from hf_models import SUPERBLOCKS, edit_tensors, load, logits
 from safetensors.torch import load_file
 from typer.testing import CliRunner
 from vision_models import fresh as vision_model
@@ -51,7 +51,7 @@ def ordered(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "wanted", ["nf4,group=64,scale=float16", INTEGER, "float8_e4m3,scale=float32"]
+    "wanted", ["nf4,group=64,scale=float16", INTEGER, SUPERBLOCKS, "float8_e4m3,scale=float32"]
 )
 def test_a_repacked_model_is_what_its_values_quantised_first_are(
     ladder_folder, dequantised_folder, tmp_path, wanted

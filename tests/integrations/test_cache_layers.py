@@ -78,6 +78,7 @@ TYPES = (
     "uint5,group=16,scale=bfloat16,zero=quantized",
     "uint2,channel,scale=float16,zero=integer",
     "uint4,group=16,scale=uint4,zero=midpoint,scale2=float32:channel",
+    "uint4,group=8,scale=uint6,zero=rescale,scale2=float16:8",
     "nf4,group=64,scale=float32",
     "float6_e3m2,group=8,scale=float16",
     "mxfp4",

@@ -49,7 +49,7 @@ def test_every_door_packs_the_experts_alike(mixture, mixture_folder, tmp_path):
 @pytest.mark.parametrize("arguments", [
     ("uint4,group=32,scale=float16,zero=midpoint",), ("float6_e3m2", 32), ("mxfp4",), ("nvfp4",),
     ("nf4", 32), ("uint4", 32, False),
-    (TWO_LEVELS,),
+    (TWO_LEVELS,), ("uint4,group=8,scale=uint6,zero=rescale,scale2=float16:8",),
 ], ids=str)  # fmt: skip
 def test_a_model_quantised_while_loading_is_saved_and_loads_again_exactly(
     mixture, mixture_folder, tmp_path, arguments

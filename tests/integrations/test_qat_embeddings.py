@@ -58,6 +58,7 @@ def test_a_tied_dense_head_is_the_same_parameter_until_it_is_packed(tmp_path):
 
 
 @pytest.mark.parametrize("type", [EIGHT, "nf4,group=32,scale=bfloat16", "nvfp4",
+                                  "uint4,group=32,scale=uint6,zero=rescale,scale2=float16:64",
                                   "uint4,group=32,scale=uint4,zero=midpoint,"
                                   "scale2=float32:channel"])  # fmt: skip
 def test_gradients_are_those_of_the_rounded_rows(type):

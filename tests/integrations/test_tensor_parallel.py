@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from checkpoint_oracle import awq, gptq
-from hf_models import ROOT, TINY, TWO_LEVELS, foreign_folder, load
+from hf_models import ROOT, SUPERBLOCKS, TINY, TWO_LEVELS, foreign_folder, load
 from more_oracles import BITNET, NF4, bitnet, bnb
 from parallel_cases import STYLES, WEIGHTS, enabled, kind, layer, observed, share
 from safetensors.torch import load_file
@@ -32,6 +32,7 @@ TYPES = [
     (TWO_LEVELS, "uint4,group=32,scale=uint6,zero=integer,scale2=float32:channel"),
     ("int8,tensor,scale=float32", "uint3,group=16,scale=float16,zero=quantized"),
     ("float6_e3m2,channel,scale=bfloat16", "uint4,group=32,scale=float16,zero=original"),
+    (SUPERBLOCKS, "int4,group=16,scale=int6,scale2=float32:64"),
 ]
 CONFIG = TINY | {
     "hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": len(TYPES),
@@ -227,6 +228,9 @@ def test_each_process_holds_its_share_only(several, one):
         ("colwise", "nvfp4", {"qweight", "scales"}),
         ("colwise", TWO_LEVELS, {"qweight", "scales"}),
         ("rowwise", TWO_LEVELS, {"qweight", "scales"}),
+        ("colwise", SUPERBLOCKS, {"qweight", "scales", "zeros", "scale2"}),
+        ("rowwise", SUPERBLOCKS, {"qweight", "scales", "zeros", "scale2"}),
+        ("rowwise", "q4_k", set()),
         ("rowwise", "uint4,group=32,scale=float16,zero=integer", {"qweight", "scales", "zeros"}),
         ("rowwise", "uint3,group=16,scale=float16,zero=quantized", {"qweight", "scales"}),
         ("rowwise", "int8,channel,scale=float16", {"qweight"}),

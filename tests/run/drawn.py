@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -11,6 +13,9 @@ from ladder.types import TType, element, float_type, parse, register_type, type_
 
 #: Scales that are integers, and a second one for each row.
 TWO_LEVELS = "uint4,group=32,scale=uint4,zero=midpoint,scale2=float32:channel"
+#: Scales, and zeros, that are integers times numbers that two groups share.
+SUPERBLOCKS = "uint4,group=32,scale=uint6,zero=rescale,scale2=float16:64"
+SIGNED_SUPERBLOCKS = "int4,group=16,scale=int6,scale2=bfloat16:32"
 #: Every kind of metadata once, on uint4 or the element that has it.
 KINDS = (
     "uint4",
@@ -25,6 +30,8 @@ KINDS = (
     "mxfp4",
     "nvfp4",
     TWO_LEVELS,
+    SUPERBLOCKS,
+    SIGNED_SUPERBLOCKS,
 )
 
 #: What is stored beside codes, each kind at least once with each format of scales.
@@ -55,6 +62,11 @@ STORED = (
     TWO_LEVELS,
     "uint4,group=32,scale=uint8,zero=integer,scale2=float32:channel",
     "int3,group=64,scale=uint3,scale2=float32",
+    SUPERBLOCKS,
+    SIGNED_SUPERBLOCKS,
+    "nf4,group=32,scale=int8,scale2=float32:32",
+    "uint5,group=16,scale=uint4,zero=integer,scale2=float32:32",
+    "uint4,group=32,scale=int5,zero=quantized,scale2=float16:64",
     "user_table5,group=32,scale=float32",
     "user_e3m1,group=32,scale=bfloat16",
 )
@@ -103,22 +115,29 @@ def exact_weight(type: str, n: int, k: int, *, act_order: bool = False, seed: in
         zeros = torch.randint(0, 8, blocks, generator=rng, dtype=torch.uint8)
         parts["zeros"] = ops.pack(zeros, ttype.bits)
     if ttype.scale2 is not None:
-        parts["scale2"] = second_scales(ttype, n)
+        parts["scale2"] = second_scales(ttype, n, k)
     if act_order:
         columns = torch.arange(k) // (ttype.columns or k)
         parts["g_idx"] = columns[torch.randperm(k, generator=rng)].to(torch.int32)
     return Weight.from_codes(small_codes(type, n, k, rng), ttype, **parts)
 
 
-def second_scales(ttype: TType, n: int) -> Tensor:
-    """1/2, or of rows 1/2 and 1/4: in no order that blocks of rows have, too."""
-    rows = torch.arange(*ttype.scale2_shape(n))
-    return 0.5 / (1 + rows * rows % 11 % 2)
+def second_scales(ttype: TType, n: int, k: int) -> Tensor:
+    """1/2, or of rows and superblocks 1/2 and 1/4: in no order that blocks of rows have, too."""
+    shape = ttype.scale2_shape(n, k)
+    places = torch.arange(math.prod(shape))
+    return (0.5 / (1 + places * places % 11 % 2)).view(shape).to(ttype.scale2_dtype)
+
+
+def whole(type: str, k: int) -> int:
+    """``k``, or the next number of columns that has whole superblocks, as quantising wants."""
+    superblock = parse(type).superblock or 1
+    return -(-k // superblock) * superblock
 
 
 def stored(powers: Tensor, ttype: TType) -> Tensor:
     """2.0**powers in the scale format of ``ttype``, of integers 2.0**(powers + 1)."""
-    scales = torch.exp2(powers.double() + ttype.has_integer_scales)
+    scales = torch.exp2(powers.double() + (ttype.has_integer_scales or ttype.superblock > 0))
     if ttype.scale_dtype is not torch.uint8:
         return scales.to(ttype.scale_dtype)
     return torch.tensor(
@@ -139,6 +158,16 @@ def formula(weight: Weight) -> Tensor:
     def spread(blocks: Tensor) -> Tensor:
         return blocks.double()[rows][:, columns]
 
+    def numbers(stored: Tensor, second: int) -> Tensor:
+        """Of scales, with the first number of superblocks, and of zeros, with the other one."""
+        if stored.dtype == torch.uint8:
+            stored = element(ttype.scale).values[stored.long()]
+        if not ttype.superblock:
+            return spread(stored)
+        superblocks = columns * ttype.columns // ttype.superblock
+        each = 2 if ttype.zero == "rescale" else 1
+        return spread(stored) * weight.scale2.double()[:, superblocks * each + second]
+
     if ttype.zero == "midpoint":
         values = values - 2 ** (ttype.bits - 1)
     elif ttype.zero == "quantized":
@@ -146,13 +175,12 @@ def formula(weight: Weight) -> Tensor:
     elif ttype.zero in ("integer", "original"):
         values = values - spread(weight.zeros)
     if ttype.scale is not None:
-        scales = weight.scales
-        if scales.dtype == torch.uint8:
-            scales = element(ttype.scale).values[scales.long()]
-        values = values * spread(scales)
+        values = values * numbers(weight.scales, 0)
     if ttype.zero == "rescale":
-        values = values - spread(weight.zeros)
-    return values if weight.scale2 is None else values * weight.scale2.double()[:, None]
+        values = values - numbers(weight.zeros, 1)
+    if weight.scale2 is None or ttype.superblock:
+        return values
+    return values * weight.scale2.double()[:, None]
 
 
 def unpacked(words: Tensor, k: int, bits: int) -> Tensor:

@@ -5,7 +5,7 @@ import re
 
 import pytest
 import torch
-from drawn import TWO_LEVELS, grouped
+from drawn import SIGNED_SUPERBLOCKS, TWO_LEVELS, grouped, whole
 
 import ladder
 from ladder.compensation import compensated, corrected
@@ -30,10 +30,10 @@ def losses(x, weight, packed):
 
 
 @pytest.mark.parametrize(
-    "name", [*NARROW, TWO_LEVELS, "uint3,group=32,scale=float16,zero=original"]
+    "name", [*NARROW, TWO_LEVELS, SIGNED_SUPERBLOCKS, "uint3,group=32,scale=float16,zero=original"]
 )
 def test_outputs_move_less_and_those_of_no_row_more(name):
-    weight, x = drawn()
+    weight, x = drawn(k=whole(name, K))
     ttype = grouped(name)
     nearest = ladder.quantize(weight, ttype)
     packed = ladder.quantize(weight, ttype, hessian=x.T @ x)
@@ -49,8 +49,9 @@ def test_outputs_move_less_and_those_of_no_row_more(name):
 
 @pytest.mark.parametrize("name", [*NARROW, TWO_LEVELS])
 def test_inputs_that_tell_nothing_of_each_other_leave_the_nearest_codes(name):
-    weight, _ = drawn()
-    packed = ladder.quantize(weight, grouped(name), hessian=(torch.rand(K) + 0.1).diag())
+    weight, _ = drawn(k=whole(name, K))
+    hessian = (torch.rand(weight.shape[1]) + 0.1).diag()
+    packed = ladder.quantize(weight, grouped(name), hessian=hessian)
     assert packed == ladder.quantize(weight, grouped(name))
 
 

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 import torch
-from drawn import KINDS, TWO_LEVELS, exact_weight, grouped, integers
+from drawn import KINDS, TWO_LEVELS, exact_weight, grouped, integers, whole
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -39,8 +39,9 @@ def test_a_code_that_does_not_fit_is_refused():
 
 @pytest.mark.parametrize("name", type_names())
 def test_every_type_has_the_same_values_bit_for_bit(name):
-    w = ladder.quantize(torch.randn(24, 70), grouped(name), method="nearest")
-    assert torch.equal(fallback.dequantize(w.qweight, *parts(w), 70), w.dequantize())
+    k = whole(name, 70)
+    w = ladder.quantize(torch.randn(24, k), grouped(name), method="nearest")
+    assert torch.equal(fallback.dequantize(w.qweight, *parts(w), k), w.dequantize())
 
 
 @pytest.mark.parametrize("act_order", [False, True])
@@ -67,7 +68,7 @@ def test_nothing_has_no_values(type, n, k):
         torch.zeros(n, ttype.words(k), dtype=torch.int32),
         part((ttype.block_rows(n), ttype.groups(k)), ttype.scale_dtype),
         part(ttype.zeros_shape(n, k), ttype.zeros_dtype),
-        part(ttype.scale2_shape(n), torch.float32),
+        part(ttype.scale2_shape(n, k), ttype.scale2_dtype),
     )
     assert fallback.dequantize(*empty, None, type, k).shape == (n, k)
     assert torch.ops.ladder.dequantize(*empty, None, type, k).shape == (n, k)
@@ -94,14 +95,15 @@ class AppleGpu(TorchDispatchMode):
 
 @pytest.mark.parametrize("name", [*type_names(), *KINDS])
 def test_apple_s_gpus_have_the_numbers_that_every_type_needs(name):
+    k = 70 if name in KINDS else whole(name, 70)
     if name in KINDS:
-        w = exact_weight(name, 24, 70, act_order=True)
+        w = exact_weight(name, 24, k, act_order=True)
     else:
-        w = ladder.quantize(torch.randn(24, 70), grouped(name), method="nearest")
+        w = ladder.quantize(torch.randn(24, k), grouped(name), method="nearest")
     qweight, scales, zeros, scale2, g_idx = (
         None if part is None else part.to("meta") for part in (w.qweight, *parts(w)[:4])
     )
-    x = torch.empty(3, 70, dtype=torch.float16, device="meta")
+    x = torch.empty(3, k, dtype=torch.float16, device="meta")
     with AppleGpu():
         y = fallback.linear(x, qweight, scales, zeros, scale2, g_idx, None, str(w.type))
     assert y.is_meta and y.dtype == torch.float16

@@ -5,7 +5,7 @@ import copy
 
 import pytest
 import torch
-from drawn import TWO_LEVELS, grouped
+from drawn import TWO_LEVELS, grouped, whole
 from torch import nn
 from torch.nn import functional
 
@@ -19,17 +19,18 @@ AMD = "kernels of AMD's GPUs give the product of gate and up for up to 16 tokens
 
 
 class Dense(nn.Module):
-    def __init__(self, bias=False):
+    def __init__(self, bias=False, h=H, wide=WIDE):
         super().__init__()
-        self.gate_proj, self.up_proj = nn.Linear(H, WIDE, bias), nn.Linear(H, WIDE, bias)
-        self.down_proj = nn.Linear(WIDE, H, bias)
+        self.gate_proj, self.up_proj = nn.Linear(h, wide, bias), nn.Linear(h, wide, bias)
+        self.down_proj = nn.Linear(wide, h, bias)
 
     def forward(self, x):
         return self.down_proj(functional.silu(self.gate_proj(x)) * self.up_proj(x))
 
 
 def packed(type="uint4,group=16,scale=float16,zero=midpoint", bias=False, **options):
-    return ladder.GatedMLP.from_dense(Dense(bias), type, **options)
+    dense = Dense(bias, whole(type, H), whole(type, WIDE))
+    return ladder.GatedMLP.from_dense(dense, type, **options)
 
 
 def fused(module):
@@ -55,7 +56,7 @@ def test_gate_and_up_have_one_second_scale_only_where_it_is_of_the_tensor():
 def test_every_type_gives_what_its_three_layers_give(name):
     torch.manual_seed(0)
     module = packed(grouped(name), bias=True)
-    x = torch.randn(5, H)
+    x = torch.randn(5, module.gate_proj.in_features)
     gate, up = (layer.dequantize() for layer in (module.gate_proj, module.up_proj))
     want = module.down_proj(functional.silu(gate(x)) * up(x))
     torch.testing.assert_close(module(x), want)

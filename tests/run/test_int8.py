@@ -4,7 +4,7 @@ elsewhere, under every instruction set of this machine."""
 
 import pytest
 import torch
-from drawn import generator, second_scales, small_codes, stored, stored_types
+from drawn import generator, second_scales, small_codes, stored, stored_types, whole
 from torch import Tensor
 
 import ladder
@@ -57,7 +57,7 @@ def weight_of(type: str, n: int, k: int, seed: int = 0) -> Weight:
     elif ttype.zeros_dtype is not None:
         parts["zeros"] = zeros.to(ttype.zeros_dtype)
     if ttype.scale2 is not None:
-        parts["scale2"] = second_scales(ttype, n)
+        parts["scale2"] = second_scales(ttype, n, k)
     codes = small_codes(type, n, k, rng)
     if ttype.zero != "none":
         codes = torch.randint(0, 1 << ttype.bits, (n, k), generator=rng).to(torch.uint8)
@@ -140,9 +140,13 @@ def scales_of(weight: Weight) -> Tensor:
         scales = element(ttype.scale).values[weight.scales.long()]
     elif weight.scales is not None:
         scales = weight.scales.double()
+    if ttype.superblock:
+        scales = weight.float_scales().double()
     rows, columns = torch.arange(n) // (ttype.rows or n), torch.arange(k) // (ttype.columns or k)
     spread = scales.abs()[rows][:, columns]
-    return spread if weight.scale2 is None else spread * weight.scale2.double()[:, None]
+    if weight.scale2 is None or ttype.superblock:
+        return spread
+    return spread * weight.scale2.double()[:, None]
 
 
 def limit(weight: Weight, x: Tensor, dtype: torch.dtype) -> Tensor:
@@ -166,13 +170,13 @@ def limit(weight: Weight, x: Tensor, dtype: torch.dtype) -> Tensor:
 
 @pytest.mark.parametrize("type", TYPES)
 def test_real_numbers_stay_within_the_bound(isa, type):
-    rng = generator(5)
-    drawn = torch.randn(24, K, generator=rng) * 0.05
+    rng, k = generator(5), whole(type, K)
+    drawn = torch.randn(24, k, generator=rng) * 0.05
     if type == "uint4,zero=integer":  # without scales its steps are 1
         drawn *= 30
     weight = ladder.quantize(drawn, type, method="nearest")
     for m, dtype in ((1, torch.float32), (1, torch.bfloat16), (9, torch.float16)):
-        x = (torch.randn(m, K, generator=rng) * 3).to(dtype)
+        x = (torch.randn(m, k, generator=rng) * 3).to(dtype)
         y64 = x.double() @ weight.dequantize(torch.float64).T
         assert ((int8(weight, x).double() - y64).abs() <= limit(weight, x, dtype)).all()
 

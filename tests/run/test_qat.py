@@ -7,7 +7,7 @@ import pickle
 
 import pytest
 import torch
-from drawn import stored_types
+from drawn import stored_types, whole
 from torch import nn
 
 import ladder
@@ -20,22 +20,23 @@ from ladder.types import parse
 X = torch.randn(40, 64, generator=torch.Generator().manual_seed(5))
 
 
-def dense(dtype=torch.float32) -> nn.Sequential:
+def dense(dtype=torch.float32, k=64, inner=48) -> nn.Sequential:
     torch.manual_seed(1)
-    return nn.Sequential(nn.Linear(64, 48), nn.GELU(), nn.Linear(48, 8)).to(dtype)
+    return nn.Sequential(nn.Linear(k, inner), nn.GELU(), nn.Linear(inner, 8)).to(dtype)
 
 
 @pytest.mark.parametrize("type", stored_types())
 def test_products_see_what_is_packed_later(type):
     """Of every type, with scales of each kind, zero points, second scales and blocks of rows."""
-    model, packed = dense(), dense()
+    k, inner = whole(type, 64), whole(type, 48)
+    model, packed = (dense(k=k, inner=inner) for _ in range(2))
     if type == "uint4,zero=integer":  # of no scales
         for each in (*model[::2], *packed[::2]):
             nn.init.uniform_(each.weight, -7, 7, generator=torch.Generator().manual_seed(1))
     ladder.qat.prepare(model, type)
     ladder.convert(packed, type)
     wanted = packed[0].packed_weight.dequantize()
-    assert torch.equal(model[0](torch.eye(64)), (wanted.T + packed[0].bias))
+    assert torch.equal(model[0](torch.eye(k)), (wanted.T + packed[0].bias))
     ladder.qat.convert(model)
     for one, other in zip((model[0], model[2]), (packed[0], packed[2]), strict=True):
         assert isinstance(one, ladder.Linear) and one.weight_type == other.weight_type

@@ -5,7 +5,7 @@ import re
 
 import pytest
 import torch
-from drawn import KINDS, TWO_LEVELS, exact_weight, formula, grouped
+from drawn import KINDS, TWO_LEVELS, exact_weight, formula, grouped, whole
 
 import ladder
 from ladder.types import parse, type_names
@@ -17,9 +17,15 @@ def weight():
     return torch.randn(24, 96, generator=torch.Generator().manual_seed(3)) * 0.05
 
 
+def wide(weight, type):
+    """``weight``, as often as makes whole superblocks of ``type``."""
+    k = whole(grouped(type), weight.shape[1])
+    return weight.repeat(1, -(-k // weight.shape[1]))[:, :k]
+
+
 @pytest.mark.parametrize("name", type_names())
 def test_every_type_quantises_and_search_is_not_worse_than_nearest(name, weight):
-    errors = {}
+    errors, weight = {}, wide(weight, name)
     for method in ("nearest", "search"):
         packed = ladder.quantize(weight, grouped(name), method=method)
         packed.check()
@@ -30,7 +36,7 @@ def test_every_type_quantises_and_search_is_not_worse_than_nearest(name, weight)
 
 @pytest.mark.parametrize("type", [kind for kind in KINDS if kind != "uint4"])
 def test_the_parts_mean_what_the_formula_says(type, weight):
-    packed = ladder.quantize(weight, type)
+    packed = ladder.quantize(wide(weight, type), type)
     values = packed.dequantize().double()
     # Three roundings to float32, relative to a product and a zero of about its size.
     assert torch.allclose(values, formula(packed), rtol=2**-21, atol=2**-24)
@@ -163,7 +169,7 @@ def test_slicing_a_packed_weight_slices_its_values(type):
 
 @pytest.mark.parametrize("type", KINDS)
 def test_a_weight_of_single_rows_has_the_same_values(type, weight):
-    packed = ladder.quantize(weight, type)
+    packed = ladder.quantize(wide(weight, type), type)
     single = packed.of_single_rows()
     single.check()
     assert single.type.rows == 1 and torch.equal(single.dequantize(), packed.dequantize())
@@ -223,11 +229,11 @@ def test_small_blocks_of_a_weight_become_zero_with_a_warning(type, weight, caplo
 
 @pytest.mark.parametrize("name", type_names())
 def test_zeros_are_no_small_weights(name, weight, caplog):
-    weight = weight.clone()
+    weight = wide(weight, name).clone()
     weight[:8] = 0
     with caplog.at_level(logging.WARNING, logger="ladder"):
         ladder.quantize(weight, grouped(name))
-        ladder.quantize(torch.zeros(4, 64), grouped(name))
+        ladder.quantize(torch.zeros(4, whole(grouped(name), 64)), grouped(name))
     assert not caplog.records
 
 

@@ -10,7 +10,8 @@ import ladder
 from ladder.nn.requantize import requantized
 
 TYPES = ("uint4,group=64,scale=float16,zero=integer", "nf4,group=64,scale=float16", "mxfp4",
-         "uint2,group=64,scale=float16,zero=integer", "int8,channel,scale=float16")  # fmt: skip
+         "uint2,group=64,scale=float16,zero=integer", "int8,channel,scale=float16",
+         "q4_k")  # fmt: skip
 
 
 def case(ttype, size, n=64, k=512):

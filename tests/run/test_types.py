@@ -204,7 +204,7 @@ def test_a_second_scale_is_one_for_the_tensor_or_one_for_each_row():
     of_rows = parse("uint4,group=32,scale=uint4,scale2=float32:channel")
     assert str(of_rows) == "uint4,group=32,scale=uint4,scale2=float32:channel"
     assert (of_tensor.scale2_of_rows, of_rows.scale2_of_rows) == (False, True)
-    shapes = [each.scale2_shape(24) for each in (parse("uint4"), of_tensor, of_rows)]
+    shapes = [each.scale2_shape(24, 64) for each in (parse("uint4"), of_tensor, of_rows)]
     assert shapes == [None, (1,), (24,)]
     with pytest.raises(ladder.InvalidArgument, match="group"):
         parse("uint4,group=32,scale=uint4,scale2=float32:group")

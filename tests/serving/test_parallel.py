@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from drawn import TWO_LEVELS
+from drawn import SIGNED_SUPERBLOCKS, SUPERBLOCKS, TWO_LEVELS
 from layers import (
     HEAD,
     KV_HEADS,
@@ -38,6 +38,8 @@ TYPES = (
     "mxfp4",
     "nvfp4",
     TWO_LEVELS,
+    SUPERBLOCKS,
+    SIGNED_SUPERBLOCKS,
 )
 MIXED = ("uint4,group=32,scale=float16,zero=integer", "nvfp4", "uint2,group=64,scale=bfloat16")
 ROW_CUT = ("o_proj", "down_proj")
@@ -78,7 +80,10 @@ def test_a_rank_has_its_rows_of_each_part(type, name, size, tmp_path):
 
 
 @SIZES
-@pytest.mark.parametrize("types", (MIXED, ("dense", *MIXED[1:])), ids=("packed", "with dense"))
+@pytest.mark.parametrize("types", (
+    MIXED, ("dense", *MIXED[1:]), (SUPERBLOCKS, SIGNED_SUPERBLOCKS, "nvfp4"),
+    (SUPERBLOCKS, SUPERBLOCKS.replace(":64", ":128"), "dense"),
+), ids=("packed", "with dense", "second scales", "other superblocks"))  # fmt: skip
 def test_a_rank_has_its_rows_of_parts_of_different_types(types, size, tmp_path):
     stored = Stored.drawn(dict(zip(parts_of("qkv_proj"), types, strict=True)), bias=True)
     x = activations("qkv_proj")

@@ -63,7 +63,8 @@ def export(
 
     Codes, scales and zero points stay what they are, so that ``ladder repack`` of ``dst`` gives the
     weights of ``src``; only the reciprocal of NVFP4's second scale is rounded, and scales of
-    "gguf", which are float16, and the report says so. Packed convolutions, embeddings but for MLX
+    "gguf", which are float16, and the report says so. Scales of superblocks become float32, but in
+    a GGUF file of the same format. Packed convolutions, embeddings but for MLX
     and GGUF, and what ``dense`` names become dense, in the dtype of the configuration, as a model
     loaded in that dtype has them; in a GGUF file in the dtype of ``like``. Stacks of experts become
     single projections, but in a GGUF file. Tensors are streamed, and ``dst`` appears when it is
@@ -113,13 +114,16 @@ def export(
     if like is not None:
         units = [unit for unit in units if not is_apart(config, unit.source)]
         decoded = [each for each in decoded if not is_apart(config, each.source)]
+    else:
+        units = [unit.with_float_scales() for unit in units]
     if not units:
         raise CheckpointError(f"{folder}: no packed layer is left to export")
     for unit in units:
         if why := writer.objection(unit):
             hint = ". dense (--dense) names modules to decode" if unit.expert is None else ""
             raise Unsupported(
-                f"{unit.source}: {format} cannot hold a weight of {unit.type}: {why}{hint}"
+                f"{unit.source}: {format} cannot hold a weight of "
+                f"{unit.stored_type or unit.type}: {why}{hint}"
             )
     report = Report(
         str(folder), str(dst), QUANT_METHOD, modules=len(units), bytes_before=shards.nbytes
@@ -218,6 +222,11 @@ def _notes(units: list[Unit], decoded: list[Decoded], writer: ModuleType) -> lis
         notes.append(
             "second scales are written as their reciprocals in float32, by which others divide: "
             "weights change by at most 2^-23 of themselves"
+        )
+    if any(unit.stored_type is not None for unit in units):
+        notes.append(
+            "scales of superblocks are written as the float32 products of both levels: weights are "
+            "the same, and take more bits"
         )
     return notes + list(writer.notes(units))
 

@@ -5,7 +5,7 @@ or decoded."""
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,8 @@ _GATE_UP, _DOWN = STACKS.values()
 
 @dataclass(frozen=True)
 class _Source:
-    """A packed module of the folder. ``k`` are columns; ``experts``, of a stack, how many."""
+    """A packed module of the folder. ``k`` are columns; ``experts``, of a stack, how many.
+    ``stored_type`` is its type in the folder, where ``type`` is what it becomes."""
 
     source: str
     type: TType
@@ -36,6 +37,7 @@ class _Source:
     k: int
     parts: tuple[str, ...]
     experts: int | None = None
+    stored_type: TType | None = None
 
     def read(self, shards: ShardSet) -> dict[str, Tensor]:
         names = {f"{self.source}.{part}": part for part in self.parts}
@@ -44,9 +46,8 @@ class _Source:
     def whole(self, tensors: Mapping[str, Tensor], expert: int | None) -> Weight:
         """Raises CheckpointError where ``tensors`` are no such weight."""
         of = {part: t if expert is None else t[expert] for part, t in tensors.items()}
-        weight = Weight(
-            self.type, (self.rows, self.k), **{p: t for p, t in of.items() if p in PARTS}
-        )
+        parts = {part: tensor for part, tensor in of.items() if part in PARTS}
+        weight = Weight(self.stored_type or self.type, (self.rows, self.k), **parts)
         try:
             weight.check(self.source)
         except ValueError as error:
@@ -71,9 +72,16 @@ class Unit(_Source):
     def of_expert(self, part: Tensor) -> Tensor:
         return part if self.expert is None else part[self.expert]
 
+    def with_float_scales(self) -> Unit:
+        """The same for packages without superblocks: with the float32 products of both levels."""
+        if not self.type.superblock:
+            return self
+        return replace(self, type=self.type.with_float_scales(), stored_type=self.type)
+
     def weight(self, tensors: Mapping[str, Tensor], *, single_rows: bool) -> Weight:
         """Of the ``tensors`` of the module. ``single_rows``: with scales for each row."""
         weight = self.whole(tensors, self.expert)
+        weight = weight if self.stored_type is None else weight.with_float_scales()
         weight = weight.of_single_rows() if single_rows else weight
         return weight if self.n == self.rows else weight.narrow_rows(self.first, self.n)
 

@@ -81,9 +81,9 @@ FORMS = (
 )  # fmt: skip
 
 _KNOWN = (
-    "it has integers around their middle of up to 8 bits, and with zero points of up to 5, whose "
-    "scales are floats for 32 columns or more, or integers of 4 to 7 bits beside a second scale; "
-    "ternary, mxfp4, iq4_nl, and NVFP4 without a second scale"
+    "it has q2_k to q6_k, integers around their middle of up to 8 bits, and with zero points of up "
+    "to 5, whose scales are floats for 32 columns or more, or integers of 4 to 7 bits beside a "
+    "second scale; ternary, mxfp4, iq4_nl, and NVFP4 without a second scale"
 )
 
 

@@ -187,7 +187,7 @@ def choose(model: nn.Module, config: LadderConfig) -> Choice:
     for layer in found:
         text = next((stored.modules[n] for n in layer.names if n in stored.modules), None)
         for name in layer.names:
-            chosen[name] = layer, text or config.types.of_layer(layer).name
+            chosen[name] = layer, text or str(config.types.of_layer(layer))
         if isinstance(layer.module, nn.Embedding) and (
             why := rows_objection(parse(text or "uint8"))
         ):

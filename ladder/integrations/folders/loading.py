@@ -220,12 +220,17 @@ class ForeignLinear(LoadingLinear):
 
 def keep_dtypes(module: PackedModule) -> None:
     """Give the parts of a weight the dtypes of its type."""
-    wanted = module.weight_type.scale_dtype
-    for part in ("scales", "zeros"):
+    for part, wanted in float_dtypes(module.weight_type).items():
         # transformers may keep what it takes for a weight in float32 (_keep_in_fp32_modules).
         tensor = getattr(module, part)
         if tensor is not None and tensor.is_floating_point() and tensor.dtype != wanted:
             module.register_buffer(part, tensor.to(wanted))
+
+
+def float_dtypes(ttype: TType) -> dict[str, torch.dtype | None]:
+    """What floating-point dtype the parts of a weight have, if they have such."""
+    scale = ttype.scale_dtype
+    return {"scales": scale, "zeros": scale, "scale2": ttype.scale2_dtype}
 
 
 def check_loaded(module: PackedModule, name: str) -> None:

@@ -36,7 +36,7 @@ def fill(values: Tensor, kind: str, ttype: TType | None) -> None:
         values.uniform_(-0.01, 0.01)
     elif kind == "zeros" and ttype is not None and ttype.zero == "integer":
         values.random_(0, 1 << ttype.bits)
-    elif kind in ("scales", "zeros") and ttype is not None and _has_integers(ttype):
+    elif ttype is not None and _are_integers(kind, ttype):
         values.random_(1, 1 << element(str(ttype.scale)).bits)
     elif kind == "scales":  # codes of 2**-8, or so
         values.fill_(119 if ttype is not None and ttype.scale == "e8m0" else 8)
@@ -52,6 +52,13 @@ def _largest(format: Element) -> float:
 
 def _has_integers(ttype: TType) -> bool:
     return ttype.has_integer_scales or ttype.superblock > 0
+
+
+def _are_integers(kind: str, ttype: TType) -> bool:
+    """Whether a part of a weight is scales, or zeros "rescale", that are integers."""
+    return _has_integers(ttype) and (
+        kind == "scales" or (kind == "zeros" and ttype.zero == "rescale")
+    )
 
 
 def _second_scale(ttype: TType | None) -> float:

@@ -13,6 +13,7 @@ from ladder.checkpoints.folder import StoredConfig
 from ladder.checkpoints.layer import Stored
 from ladder.checkpoints.model import renamer
 from ladder.errors import CheckpointError, InvalidArgument, Unsupported
+from ladder.integrations.folders.loading import float_dtypes
 from ladder.nn.dense_experts import GATE_UP, STACKS
 from ladder.nn.experts import Experts
 from ladder.nn.mixtures import mixtures
@@ -45,9 +46,9 @@ class LoadingStack(PackedStack):
                 raise CheckpointError(
                     f"{name}.{part} was not loaded: it is missing, or does not fit"
                 )
-        for part in ("scales", "zeros"):
+        for part, wanted in float_dtypes(self.weight_type).items():
             # transformers may keep what it takes for a weight in float32.
-            tensor, wanted = getattr(self, part), self.weight_type.scale_dtype
+            tensor = getattr(self, part)
             if tensor is not None and tensor.is_floating_point() and tensor.dtype != wanted:
                 self.register_buffer(part, tensor.to(wanted))
         if self.device.type != "meta":

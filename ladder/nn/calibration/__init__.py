@@ -114,7 +114,7 @@ def calibrated(
     done = 0
 
     def train(block: BlockDone) -> None:
-        _train(model, block, types, train_blocks, made)
+        _train(model, block, train_blocks, made)
         made.change(block.layers, keep)
 
     with at_rest(model):
@@ -148,11 +148,9 @@ def _itself(weight: Weight) -> Weight:
     return weight
 
 
-def _train(
-    model: nn.Module, done: BlockDone, types: LayerTypes, steps: int, made: Calibrated
-) -> None:
+def _train(model: nn.Module, done: BlockDone, steps: int, made: Calibrated) -> None:
     weights = {part: made.of(part) for part in parts_of(done.layers)}
-    found = train_block(done.block, done.runs, weights, types, done.kept, steps)
+    found = train_block(done.block, done.runs, weights, done.kept, steps)
     if found is None:
         return
     name = next(name for name, module in model.named_modules() if module is done.block)

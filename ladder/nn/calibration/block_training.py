@@ -17,12 +17,10 @@ from ladder.nn.calibration.hessians import Kept, Part
 from ladder.nn.calibration.passing import first_of
 from ladder.nn.calibration.trained_weight import TrainedWeight
 from ladder.nn.conv_products import filters
-from ladder.nn.layer_types import LayerTypes
 from ladder.nn.mixtures import FoundExperts
 from ladder.nn.report import BlockError
 from ladder.nn.select import is_conv1d
 from ladder.nn.select_conv import matrix_of
-from ladder.types import TType
 from ladder.weight import Weight
 
 #: Of the distance of two values: how far Adam moves an element in a step, at first; it falls to 0
@@ -69,7 +67,7 @@ class _Trained:
         dense: the parameter of the dense model.
     """
 
-    def __init__(self, part: Part, dense: Tensor, packed: Sequence[Weight], ttype: TType) -> None:
+    def __init__(self, part: Part, dense: Tensor, packed: Sequence[Weight]) -> None:
         self.part, self._name = part, part.stack or "weight"
         layer = part.layer
         if isinstance(layer, FoundExperts):
@@ -77,7 +75,7 @@ class _Trained:
         else:
             matrices = [matrix_of(layer.module, dense)]
         self.weights = [
-            TrainedWeight(matrix.detach(), weight, ttype)
+            TrainedWeight(matrix.detach(), weight)
             for matrix, weight in zip(matrices, packed, strict=True)
         ]
         self._dtype = dense.dtype
@@ -114,7 +112,6 @@ def train_block(
     block: nn.Module,
     runs: Sequence[Run],
     weights: Mapping[Part, Sequence[Weight]],
-    types: LayerTypes,
     kept: Kept,
     steps: int,
 ) -> tuple[BlockError, dict[Part, list[Weight]]] | None:
@@ -123,7 +120,6 @@ def train_block(
     Args:
         runs: calls, whose outputs in the dense model are what the block is to give for what it is
             given now.
-        types: what they were quantised to.
         kept: the weights of the dense model.
         steps: of Adam.
     Returns:
@@ -144,10 +140,7 @@ def train_block(
     if cast(Tensor, first_of(run.now())).shape != want.shape:
         return None
     before = _error(pairs)
-    trained = [
-        _Trained(part, cast(Tensor, dense[part]), own, types.of_layer(part.layer, part.stack))
-        for part, own in weights.items()
-    ]
+    trained = [_Trained(part, cast(Tensor, dense[part]), own) for part, own in weights.items()]
     with _frozen(block):
         if not _train(trained, pairs, steps):
             return None

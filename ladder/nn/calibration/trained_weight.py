@@ -11,11 +11,10 @@ from torch import Tensor
 
 from ladder import ops
 from ladder.compensation import levels_of, step_and_shift
-from ladder.types import TType
 from ladder.weight import Weight
 
 #: Formats of scales that are trained. Others have few values, a power of two or two a doubling, and
-#: integers are one with a second scale.
+#: integers are one with a second scale, of which one change moves all scales of a superblock.
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32)
 #: Of the distance of two levels: how far into the range of its code an element begins.
 _MARGIN = 0.05
@@ -30,10 +29,9 @@ class TrainedWeight:
     Args:
         source: [N, K], the dense weight.
         packed: the same quantised, whose codes and scales training begins with.
-        ttype: what it was quantised to: scales on the grid of a k-quant stay there.
     """
 
-    def __init__(self, source: Tensor, packed: Weight, ttype: TType) -> None:
+    def __init__(self, source: Tensor, packed: Weight) -> None:
         assert packed.g_idx is None, "the columns of a group follow each other"
         self._packed = packed
         levels, code_of = levels_of(packed.type)

@@ -161,7 +161,7 @@ def choose(
     calls = calls_of(sample(batches, windows, tokens))
     places = {name: at for at, (name, _) in enumerate(model.named_modules(remove_duplicate=False))}
     with at_rest(model):
-        units = units_of(model, sorted(layers, key=lambda each: places[str(each)]), calls[0])
+        units = units_of(model, sorted(layers, key=lambda each: places[each.name]), calls[0])
         _check_budget(units, types, bits, activation_type)  # before minutes go by
         every = measured(
             units,
