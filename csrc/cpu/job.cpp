@@ -39,6 +39,29 @@ Grouping grouping_of(const WeightView& view, std::int64_t columns, const Kernels
   return Grouping::columns;
 }
 
+/// `kCount` integers times `factor`; compilers make vectors of a count that they know.
+template <int kCount>
+void multiply_some(const std::uint8_t* from, int above, bool is_signed, float factor, float* to) {
+  if (is_signed) {
+    for (int i = 0; i < kCount; ++i) {
+      const auto top = static_cast<std::int8_t>(from[i] << above);
+      to[i] = static_cast<float>(top >> above) * factor;
+    }
+  } else {
+    for (int i = 0; i < kCount; ++i) to[i] = static_cast<float>(from[i]) * factor;
+  }
+}
+
+/// Codes of an integer format, one to a byte, times `factor`.
+void multiply_integers(const std::uint8_t* from, std::int64_t count, const Element& format,
+                       float factor, float* to) {
+  const bool is_signed = format.encoding == Encoding::signed_integer;
+  const int above = 8 - format.bits;
+  std::int64_t i = 0;
+  for (; i + 8 <= count; i += 8) multiply_some<8>(from + i, above, is_signed, factor, to + i);
+  for (; i < count; ++i) multiply_some<1>(from + i, above, is_signed, factor, to + i);
+}
+
 /// Of the products of numbers of so many bits each.
 int product_bits(int some, int others) {
   return some == 1 ? others : others == 1 ? some : std::min(some + others, 24);
@@ -126,25 +149,26 @@ void Scales::read_floats(const void* data, std::int64_t block_row, std::int64_t 
   }
 }
 
-void Scales::times_seconds(bool of_zeros, std::int64_t row, std::int64_t count, float* to) {
+void Scales::read_superblocks(const void* stored, bool of_zeros, std::int64_t row,
+                              std::int64_t count, float* to) {
   const WeightView& view = *weight_.view;
   const TType& type = *view.type;
   const std::int64_t each = type.scales_of_superblock(), blocks = type.superblocks(view.k);
   const std::int64_t groups = type.superblock / type.block.columns;
   const std::int64_t size = weight_.second_dtype == Scalar::f32 ? 4 : 2;
+  const auto* integers = static_cast<const std::uint8_t*>(stored) + row * weight_.groups;
   const auto* from = static_cast<const std::uint8_t*>(view.seconds) + row * blocks * each * size;
   constexpr std::int64_t kPiece = 64;  // superblocks
   float seconds[2 * kPiece];
-  for (std::int64_t r = 0; r < count; ++r, to += weight_.groups) {
+  for (std::int64_t r = 0; r < count; ++r) {
     for (std::int64_t first = 0; first < blocks; first += kPiece) {
       const std::int64_t some = std::min(kPiece, blocks - first);
       weight_.kernels->widen(from + (r * blocks + first) * each * size, weight_.second_dtype,
                              some * each, seconds);
       for (std::int64_t b = 0; b < some; ++b) {
-        const float second = seconds[b * each + (of_zeros ? 1 : 0)];
-        const std::int64_t begin = (first + b) * groups;
-        const std::int64_t end = std::min(begin + groups, weight_.groups);
-        for (std::int64_t group = begin; group < end; ++group) to[group] *= second;
+        const std::int64_t here = std::min(groups, weight_.groups - (first + b) * groups);
+        multiply_integers(integers, here, *type.scale, seconds[b * each + (of_zeros ? 1 : 0)], to);
+        integers += here, to += here;
       }
     }
   }
@@ -202,8 +226,11 @@ void Scales::read(std::int64_t begin, std::int64_t count) {
   const std::int64_t rows = type.block.rows == 0 ? view.n : type.block.rows;
   const auto read_stored = [&](const void* data, bool of_zeros, std::int64_t row,
                                std::int64_t some, float* to) {
-    read_floats(data, row, some, to);
-    if (type.superblock > 0) times_seconds(of_zeros, row, some, to);
+    if (type.superblock > 0) {
+      read_superblocks(data, of_zeros, row, some, to);
+    } else {
+      read_floats(data, row, some, to);
+    }
   };
   // Rows of one block are the same: read once, copied for the rest. Rows of their own are
   // neighbours in memory: read all at once.

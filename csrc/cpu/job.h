@@ -62,8 +62,9 @@ class Scales {
   enum Part { kScale, kZero, kOffset, kParts };
   float* part(Part p) { return buffer_.data() + p * kChunk * stride_; }
   void read_floats(const void* data, std::int64_t block_row, std::int64_t count, float* to);
-  /// Multiplies [count][groups] by the second scales of superblocks: those of scales, or the others.
-  void times_seconds(bool of_zeros, std::int64_t row, std::int64_t count, float* to);
+  /// The same of superblocks: integers times the second scales of scales, or those of zeros.
+  void read_superblocks(const void* stored, bool of_zeros, std::int64_t row, std::int64_t count,
+                        float* to);
   void read_zeros(std::int64_t block_row, std::int64_t count, float* to);
 
   const Weight& weight_;

@@ -22,7 +22,7 @@ struct QuantizedParts {
   std::uint32_t* codes;
   void* scales;
   void* zeros;
-  float* scale2;  ///< one, or [n]
+  float* scale2;  ///< [second_scales(type, n)]
 };
 
 /// Quantises `weight` [n, k] row-major to `type` by the rules of types/scale_search.h. The stored

@@ -145,8 +145,10 @@ void check_superblocks(const TType& type, const std::string& text) {
                  ", not a float of 16 or 32 bits");
   LADDER_REQUIRE(type.block.rows == 1, "type \"", text,
                  "\" has superblocks of each row, and scales that rows share");
-  LADDER_REQUIRE(type.block.columns > 0 && type.superblock % type.block.columns == 0, "type \"",
-                 text, "\" has superblocks of ", type.superblock,
+  LADDER_REQUIRE(type.block.columns > 0, "type \"", text, "\" has superblocks of ", type.superblock,
+                 " columns, and one scale for a whole row: groups (group=G) are parts of them");
+  LADDER_REQUIRE(type.superblock % type.block.columns == 0, "type \"", text,
+                 "\" has superblocks of ", type.superblock,
                  " columns, which are no whole groups of ", type.block.columns);
   LADDER_REQUIRE(type.superblock % 8 == 0, "type \"", text, "\" has superblocks of ",
                  type.superblock, " columns, no multiple of 8");
@@ -197,7 +199,8 @@ void check(const TType& type) {
   LADDER_REQUIRE(!whole || type.scale2 != nullptr, "type \"", text, "\" has scales of ",
                  type.scale->name, ", which are integers, and no scale2 to multiply them by");
   LADDER_REQUIRE(!type.has_scale_of_sums() || type.scale2->name == "float32", "type \"", text,
-                 "\": scale2 is ", type.scale2->name, ", not float32");
+                 "\": scale2 is ", type.scale2->name,
+                 ", not float32: others are of superblocks, as scale2=float16:256 has them");
   LADDER_REQUIRE(type.scale2 == nullptr || type.scale != nullptr, "type \"", text,
                  "\" has a scale2 but no scale");
   LADDER_REQUIRE(!type.scale2_of_rows || type.block.rows == 1, "type \"", text,

@@ -13,6 +13,11 @@ namespace ladder {
 /// 32-bit words in one row of `k` codes of `bits` bits.
 constexpr std::int64_t row_words(std::int64_t k, int bits) { return (k * bits + 31) / 32; }
 
+/// Second scales that multiply sums: none, one, or one for each of `n` rows.
+inline std::int64_t second_scales(const TType& type, std::int64_t n) {
+  return !type.has_scale_of_sums() ? 0 : type.scale2_of_rows ? n : 1;
+}
+
 /// A weight matrix [n, k] in memory that somebody else owns. Pointers of absent parts are null.
 struct WeightView {
   const TType* type;
@@ -23,7 +28,7 @@ struct WeightView {
   /// integer: uint8 [block_rows, groups]; quantized: uint32 [block_rows, row_words(groups, bits)];
   /// original, rescale: [block_rows, groups] in the scale's format.
   const void* zeros;
-  const float* scale2;        ///< of sums: one, or [n]
+  const float* scale2;        ///< [second_scales(type, n)]
   const std::int32_t* g_idx;  ///< [k]: the group of each column; null: column / block.columns
   /// [n, superblocks(k), scales_of_superblock()] in the format of scale2.
   const void* seconds = nullptr;

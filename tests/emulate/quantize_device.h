@@ -76,7 +76,7 @@ inline Parts of_processor(const std::vector<float>& weight, std::int64_t n, std:
                           const TType& type, bool search) {
   const Sizes sizes(type, n, k);
   Parts out{Bytes(4 * sizes.words), Bytes(sizes.blocks * sizes.scale_bytes), Bytes(sizes.zeros),
-            std::vector<float>(static_cast<std::size_t>(type.second_scales(n)))};
+            std::vector<float>(static_cast<std::size_t>(second_scales(type, n)))};
   cpu::quantize(weight.data(), n, k, type, search ? cpu::Rounding::search : cpu::Rounding::nearest,
                 {reinterpret_cast<std::uint32_t*>(out.codes.data()), out.scales.data(),
                  out.zeros.data(), out.scale2.data()},
@@ -134,7 +134,7 @@ class QuantizeDevice {
     }
     const auto codes = guarded(weight.size()), scales = guarded(sizes.blocks * sizes.scale_bytes),
                zeros = guarded(packed ? sizes.blocks : sizes.zeros),
-               scale2 = guarded(static_cast<std::size_t>(4 * type.second_scales(n)));
+               scale2 = guarded(static_cast<std::size_t>(4 * second_scales(type, n)));
     const Stores to{codes.data(), scales.data(), zeros.data(), scale2.data()};
     if (cuda::is_of_tensor(type))
       run_tensor_kernels(first_[which], cuda::tensor_launch(type, n, k, searches), from.data(),
@@ -148,7 +148,7 @@ class QuantizeDevice {
     out.zeros = packed ? rows_of(zeros.data(), static_cast<unsigned>(type.block_rows(n)),
                                  static_cast<unsigned>(type.groups(k)), type.element->bits)
                        : bytes_of(zeros, sizes.zeros);
-    out.scale2.resize(static_cast<std::size_t>(type.second_scales(n)));
+    out.scale2.resize(static_cast<std::size_t>(second_scales(type, n)));
     if (!out.scale2.empty()) std::memcpy(out.scale2.data(), scale2.data(), 4 * out.scale2.size());
     return out;
   }

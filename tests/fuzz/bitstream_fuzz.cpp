@@ -102,7 +102,7 @@ void any_spelling(Input in) {
   auto g_idx = in.block<std::int32_t>(in.byte() % 2 == 0 ? 0 : static_cast<std::size_t>(k));
   for (std::int32_t& group : g_idx)
     group = static_cast<std::int32_t>(static_cast<std::uint32_t>(group) % groups);
-  const std::vector<float> scale2(static_cast<std::size_t>(type.second_scales(n)), 0.5f);
+  const std::vector<float> scale2(static_cast<std::size_t>(second_scales(type, n)), 0.5f);
   const WeightView weight{.type = &type,
                           .n = n,
                           .k = k,

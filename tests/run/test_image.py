@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What an image has behind its codes: scales, zeros and columns in the order of kernels. No GPU."""
 
+import contextlib
 import dataclasses
 
 import pytest
@@ -66,6 +67,40 @@ def test_an_image_has_second_scales_of_the_tensor_or_of_rows(of, count):
     assert (part.elements, part.scalar) == (count, "f32")
 
 
+@contextlib.contextmanager
+def one_word_for_all(row):
+    """Packing as a GPU does it, of codes alone the first word of a row."""
+
+    def codes(qweight, image, number):
+        image[0] = qweight[row, 0]
+
+    library = torch.library.Library("ladder", "IMPL")
+    library.impl("pack_image", codes, "CPU")
+    try:
+        yield
+    finally:
+        library._destroy()
+
+
+@pytest.mark.parametrize("type", ["q4_k", "q6_k", "nf4,group=64,scale=int6,scale2=float32:128"])
+def test_an_image_has_integers_and_second_scales_of_superblocks(type):
+    n, k = 72, 768
+    weight = ladder.quantize(torch.randn(n, k), type)
+    number, ttype = image.open_weight(type, n, k), weight.type
+    with one_word_for_all(9):
+        made = image.pack(weight, number)
+    parts, blocks, row = image.parts(number).parts, 2, 66
+    place = row // 64 * 64 + row % 8 * 8 + row % 64 // 8
+    values = element(ttype.scale).values[weight.scales.long()]
+    for group in range(ttype.groups(k)):
+        assert parts["scales"].of(made)[group * blocks * 64 + place] == values[row, group]
+    kinds, superblocks = ttype.scales_of_superblock, k // ttype.superblock
+    seconds = parts["scale2"].of(made).view(kinds, superblocks, blocks * 64)
+    wanted = weight.scale2.view(n, superblocks, kinds)
+    assert seconds.dtype == wanted.dtype == ttype.scale2_dtype
+    assert torch.equal(seconds[:, :, place].T, wanted[row])
+
+
 @pytest.mark.parametrize("type", [TWO_LEVELS, "nvfp4", "uint4,group=32,scale=float16,zero=integer"])
 def test_parts_of_gate_and_up_lie_in_turn_with_their_rows(type):
     """Of codes one word stands for all: a GPU puts them there."""
@@ -78,16 +113,9 @@ def test_parts_of_gate_and_up_lie_in_turn_with_their_rows(type):
         if name in in_turn:
             in_turn[name] = in_turn[name][rows]
 
-    def codes(qweight, image, number):
-        image[0] = qweight[9, 0]
-
-    library = torch.library.Library("ladder", "IMPL")
-    library.impl("pack_image", codes, "CPU")
-    try:
+    with one_word_for_all(9):
         made = image.pack(weight, number, rows=rows)
         wanted = image.pack(dataclasses.replace(weight, **in_turn), number)
-    finally:
-        library._destroy()
     behind = image.parts(number).code_words
     assert torch.equal(made[behind:], wanted[behind:])
     assert made[0] == weight.qweight[rows[9], 0]

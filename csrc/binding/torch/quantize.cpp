@@ -57,7 +57,7 @@ Parts parts_of(const Tensor& weight, const TType& type) {
           part(type.scale != nullptr, rows, groups,
                type.scale != nullptr ? storage_dtype(*type.scale) : ScalarType::Byte),
           zeros(),
-          stable::new_empty(weight, {type.scale2 == nullptr ? 0 : type.scale2_of_rows ? n : 1},
+          stable::new_empty(weight, {second_scales(type, n)},
                             type.scale2 != nullptr ? ScalarType::Float : ScalarType::Byte)};
 }
 

@@ -63,7 +63,7 @@ const float* scale_of_sums(const std::optional<Tensor>& scale2, const TType& typ
                  ", but type \"", to_string(type), "\" ", wanted ? "needs it" : "has none");
   if (!wanted) return nullptr;
   require(*scale2, "scale2", ScalarType::Float, 1);
-  const std::int64_t count = type.scale2_of_rows ? n : 1;
+  const std::int64_t count = second_scales(type, n);
   LADDER_REQUIRE(scale2->size(0) == count, "scale2 has ", scale2->size(0), " numbers, not ", count,
                  " as type \"", to_string(type), "\" needs");
   return static_cast<const float*>(scale2->const_data_ptr());

@@ -29,7 +29,7 @@ struct Quantized {
     codes.resize(static_cast<std::size_t>(n * row_words(k, type.element->bits)));
     scales.resize(blocks * 4);
     zeros.resize(blocks * 4 + 4 * static_cast<std::size_t>(type.block_rows(n)));
-    seconds.resize(static_cast<std::size_t>(type.second_scales(n)));
+    seconds.resize(static_cast<std::size_t>(second_scales(type, n)));
     quantize(weight.data(), n, k, type, rounding,
              {.codes = codes.data(),
               .scales = scales.data(),

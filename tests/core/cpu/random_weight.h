@@ -29,7 +29,7 @@ struct RandomWeight {
   TType type;
   std::int64_t n, k;
   std::vector<std::uint32_t> codes;
-  std::vector<std::uint8_t> scales, zeros;
+  std::vector<std::uint8_t> scales, zeros, seconds;
   std::vector<std::int32_t> g_idx;
   std::vector<float> scale2;
   std::vector<double> values;  ///< [n, k]
@@ -83,7 +83,9 @@ inline TType with_integer_scales(TType type) {
 inline double RandomWeight::draw_metadata(std::vector<std::uint8_t>& bytes, Draw draw,
                                           bool is_scale) {
   double wanted;
-  if (type.has_integer_scales())
+  if (type.superblock > 0)
+    wanted = (is_scale ? 1 : 0) + random_() % 3;
+  else if (type.has_integer_scales())
     wanted = 1 + random_() % static_cast<unsigned>(max_value(*type.scale));
   else if (draw == Draw::exact)
     wanted = is_scale ? std::ldexp(1.0, static_cast<int>(random_() % 3) - 1)
@@ -131,7 +133,22 @@ inline RandomWeight::RandomWeight(const TType& t, std::int64_t rows, std::int64_
     const auto* bytes = reinterpret_cast<const std::uint8_t*>(packed_zeros.data());
     zeros.assign(bytes, bytes + packed_zeros.size() * 4);
   }
-  for (std::int64_t row = 0; row < type.second_scales(n); ++row) {
+  // Of scales, then of zeros, of each superblock of a row.
+  const std::int64_t kinds = type.scales_of_superblock();
+  for (std::int64_t row = 0; row < n && kinds > 0; ++row)
+    for (std::int64_t first = 0; first < groups; first += type.superblock / type.block.columns)
+      for (std::int64_t kind = 0; kind < kinds; ++kind) {
+        const double drawn = static_cast<double>(1 + random_() % 4) / 4 - 1.125;
+        const std::uint32_t code = encode(*type.scale2, draw == Draw::exact ? drawn : 0.317 * drawn);
+        for (int byte = 0; byte < type.scale2->bits / 8; ++byte)
+          seconds.push_back(static_cast<std::uint8_t>(code >> (8 * byte)));
+        const std::int64_t last =
+            std::min(first + type.superblock / type.block.columns, groups);
+        auto& multiplied = kind == 0 ? scale_values : zero_values;
+        for (std::int64_t group = first; group < last; ++group)
+          multiplied[static_cast<std::size_t>(row * groups + group)] *= decode(*type.scale2, code);
+      }
+  for (std::int64_t row = 0; row < second_scales(type, n); ++row) {
     scale2.push_back((draw == Draw::exact ? 0.5f : 0.7183f) * static_cast<float>(1 << row % 3));
   }
   const std::int64_t width = type.block.columns == 0 ? k : type.block.columns;
@@ -168,7 +185,8 @@ inline WeightView RandomWeight::view() const {
           .scales = scales.empty() ? nullptr : scales.data(),
           .zeros = zeros.empty() ? nullptr : zeros.data(),
           .scale2 = scale2.empty() ? nullptr : scale2.data(),
-          .g_idx = g_idx.empty() ? nullptr : g_idx.data()};
+          .g_idx = g_idx.empty() ? nullptr : g_idx.data(),
+          .seconds = seconds.empty() ? nullptr : seconds.data()};
 }
 
 }  // namespace ladder::testing

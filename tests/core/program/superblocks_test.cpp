@@ -28,7 +28,7 @@ constexpr const char* kTypes[] = {"q2_k",
                                   "q5_k",
                                   "q6_k",
                                   "uint4,group=64,scale=int8,zero=rescale,scale2=float32:64",
-                                  "nf4,group=32,scale=uint6,scale2=bfloat16:128",
+                                  "float4_e2m1,group=32,scale=uint6,scale2=bfloat16:128",
                                   "uint3,group=128,scale=uint8,zero=integer,scale2=float16:512"};
 
 struct Shape {

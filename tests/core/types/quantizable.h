@@ -30,7 +30,10 @@ inline std::vector<std::string> quantizable(const std::string& group) {
   for (const Element* e : elements())
     if (e->bits <= 8 && e->encoding != Encoding::exponent)
       types.push_back(std::string(e->name) + group + ",scale=float16");
-  for (const NamedTType& named : named_ttypes()) types.emplace_back(named.name);
+  for (const NamedTType& named : named_ttypes()) {
+    // ladder.quantize searches scales of superblocks.
+    if (ttype(named.name).superblock == 0) types.emplace_back(named.name);
+  }
   for (const char* zero : {"midpoint", "integer", "quantized", "original", "rescale"})
     for (const char* bits : {"1", "3", "4", "8"})
       types.push_back("uint" + std::string(bits) + group + ",scale=float32,zero=" + zero);

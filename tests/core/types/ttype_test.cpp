@@ -24,10 +24,11 @@ TEST(Spelling, of_every_combination_that_is_allowed_reads_back_to_the_same_type)
   for (const Element* e : elements())
     for (const char* block : {"", ",group=8", ",group=128", ",channel", ",tensor", ",block=128x64"})
       for (const char* scale :
-           {"", ",scale=float16", ",scale=e8m0", ",scale=float8_e4m3", ",scale=uint4"})
+           {"", ",scale=float16", ",scale=e8m0", ",scale=float8_e4m3", ",scale=uint4", ",scale=int6"})
         for (const char* zero : {"", ",zero=midpoint", ",zero=integer", ",zero=quantized",
                                  ",zero=original", ",zero=rescale"})
-          for (const char* scale2 : {"", ",scale2=float32", ",scale2=float32:channel"}) {
+          for (const char* scale2 :
+               {"", ",scale2=float32", ",scale2=float32:channel", ",scale2=float16:256"}) {
             const std::string text = std::string(e->name) + block + scale + zero + scale2;
             TType type;
             try {
@@ -52,6 +53,8 @@ TEST(Spelling, has_defaults_and_synonyms_that_come_out_as_one) {
             "uint4,scale=float16,scale2=float32");
   EXPECT_EQ(respelled("uint4,scale2=float32:channel,scale=uint4"),
             "uint4,scale=uint4,scale2=float32:channel");
+  EXPECT_EQ(respelled("uint4,scale2=bf16:0128,scale=int6,group=32"),
+            "uint4,group=32,scale=int6,scale2=bfloat16:128");
   EXPECT_EQ(respelled("uint4,scale=float16,group=64"), "uint4,group=64,scale=float16");
   EXPECT_EQ(respelled("uint4,block=1x64,scale=float16"), "uint4,group=64,scale=float16");
   EXPECT_EQ(respelled("e4m3_float8,block=128x128,scale=float32"),
@@ -78,6 +81,14 @@ TEST(BlockTypes, are_what_their_specifications_say) {
   EXPECT_EQ(nvfp4.scale, &element("float8_e4m3"));
   EXPECT_EQ(nvfp4.scale2, &element("float32"));
   EXPECT_EQ(nvfp4.element, &element("float4_e2m1"));
+  const TType q4_k = parse_ttype("q4_k");
+  EXPECT_EQ(q4_k.block, (Block{1, 32}));
+  EXPECT_EQ(q4_k.superblock, 256);
+  EXPECT_EQ(q4_k.scales_of_superblock(), 2);
+  EXPECT_FALSE(q4_k.has_integer_scales() || q4_k.has_scale_of_sums());
+  EXPECT_EQ(q4_k.second_scales_of_row(257), 4);
+  EXPECT_EQ(q4_k.bits_per_weight(8, 256), 4.625);
+  EXPECT_EQ(parse_ttype("q6_k").bits_per_weight(8, 256), 6.5625);
 }
 
 TEST(Spelling, that_is_wrong_is_refused_with_the_field_at_fault) {
@@ -101,6 +112,19 @@ TEST(Spelling, that_is_wrong_is_refused_with_the_field_at_fault) {
        "has a scale2 of each row, and scales that rows share"},
       {"uint4,scale=float6_e3m2", "scale float6_e3m2 has 6 bits, not 8, 16 or 32"},
       {"uint4,scale=float16,scale2=float16", "scale2 is float16, not float32"},
+      {"uint4,group=32,scale=uint6,scale2=float16:0", "scale2 is \"0\" in type"},
+      {"uint4,group=32,scale=uint6,scale2=float16:100",
+       "superblocks of 100 columns, which are no whole groups of 32"},
+      {"uint4,group=12,scale=uint6,scale2=float16:36", "36 columns, no multiple of 8"},
+      {"uint4,scale=uint6,scale2=float16:256", "and one scale for a whole row"},
+      {"uint4,block=8x32,scale=uint6,scale2=float16:256", "scales that rows share"},
+      {"uint4,group=32,scale=float16,scale2=float16:256",
+       "whose scales are integers of up to 8 bits, and its scale is float16"},
+      {"uint4,group=32,scale2=float16:256", "and its scale is none"},
+      {"uint4,group=32,scale=uint6,scale2=float8_e4m3:256",
+       "scale2 of superblocks is float8_e4m3, not a float of 16 or 32 bits"},
+      {"uint4,group=32,scale=uint6,zero=original,scale2=float16:256",
+       "a float zero needs a scale of 16 or 32 bits"},
       {"uint4,scale2=float32", "has a scale2 but no scale"},
       {"uint4,zero=maybe", "zero is \"maybe\" in type \"uint4,zero=maybe\", not none, midpoint"},
       {"int4,zero=integer", "zero integer needs an unsigned integer, and int4 is none"},

@@ -100,6 +100,8 @@ constexpr const char* kKinds[] = {
     "float32,group=8,scale=float16",
     "nvfp4",
     "mxint8",
+    "uint4,group=8,scale=int6,zero=rescale,scale2=float16:16",
+    "uint4,group=8,scale=uint3,zero=quantized,scale2=bfloat16:32",
 };
 
 void expect_values(const TType& type, Draw draw, bool shuffled, std::int64_t n, std::int64_t k) {
