@@ -79,6 +79,8 @@ def random_images(count: int, number: int, bits: int, source: torch.Generator) -
                 to.random_(*_SCALES[part.scalar], generator=source)
             elif part.scalar == "u8":
                 to.random_(0, 1 << bits, generator=source)
+            elif part.scalar == "s8":
+                to.random_(-(1 << (bits - 1)), 1 << (bits - 1), generator=source)
             else:
                 to.uniform_(0.5, 1.5, generator=source)
     return images

@@ -14,6 +14,7 @@ from drawn import (
     grouped,
     integers,
     stored_types,
+    whole,
 )
 from gpu import HALVES, MARKS, compiled_graphs, prepared
 from torch import Tensor, nn
@@ -145,6 +146,7 @@ def test_real_numbers_stay_within_the_bound(type, dtype):
 def test_dequantising_an_image_gives_the_canonical_values(type, dtype):
     """Every step rounded as docs/format.md says, so the last bit agrees."""
     for n, k in SHAPES:
+        k = whole(type, k)
         weight = ladder.quantize(torch.randn(n, k, generator=generator(5)), type, method="nearest")
         layer = prepared(weight)
         values = torch.ops.ladder.dequantize_image(layer.image, layer._weight_number, n, k, dtype)
@@ -198,6 +200,7 @@ def test_groups_of_other_lengths_go_through_torch_and_say_so(caplog):
 @pytest.mark.parametrize("type", TYPES)
 def test_the_canonical_codes_come_back(type):
     for n, k in SHAPES:
+        k = whole(type, k)
         weight = ladder.quantize(torch.randn(n, k, generator=generator(9)), type, method="nearest")
         layer = prepared(weight)
         assert layer.qweight is None

@@ -25,11 +25,10 @@ constexpr const char* kKindsOfTypes[] = {
     "int8",
     "uint7,group=64,scale=float16",
     "uint4,group=32,scale=uint4,zero=midpoint,scale2=float32:channel",
-    "q2_k",
-    "q3_k",
-    "q4_k",
+    "uint2,group=64,scale=uint4,zero=rescale,scale2=float16:128",
+    "uint3,group=128,scale=int6,zero=midpoint,scale2=float16:128",
     "nf4,group=64,scale=int8,scale2=float32:128",
-    "uint4,group=32,scale=uint6,zero=integer,scale2=bfloat16:512",
+    "uint4,group=64,scale=uint6,zero=integer,scale2=bfloat16:64",
 };
 
 /// Scales in two levels, of which codes have the first as bytes beside x of int8.
@@ -59,8 +58,8 @@ constexpr const char* kIntegersOfBytes[] = {
     "ternary,group=64,scale=uint6,scale2=float32",
     "uint4,group=64,scale=uint8,zero=midpoint,scale2=float32",
     "uint4,group=128,scale=uint2,zero=integer,scale2=float32:channel",
-    "uint4,group=64,scale=uint6,zero=rescale,scale2=float16:256",
-    "uint6,group=32,scale=int8,zero=midpoint,scale2=float16:256",
+    "uint3,group=64,scale=uint6,zero=rescale,scale2=float16:64",
+    "uint6,group=128,scale=int8,zero=midpoint,scale2=float16:128",
 };
 
 /// Floats that e4m3 holds.
@@ -90,7 +89,7 @@ constexpr const char* kWholesOfBytes[] = {
     "uint4,group=128,scale=float16,zero=integer",
     "uint4,channel,zero=integer",
     "int5,group=128,scale=float16",
-    "uint4,group=64,scale=int6,zero=midpoint,scale2=float16:256",
+    "uint4,group=128,scale=int6,zero=midpoint,scale2=float16:128",
 };
 
 }  // namespace ladder::testing

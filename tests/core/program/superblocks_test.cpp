@@ -39,15 +39,27 @@ constexpr Shape kShapes[] = {{"h200", 1, 64, 512},    {"h200", 8, 192, 1024}, {"
                              {"h200", 40, 128, 512},  {"h200", 200, 192, 1024}, {"a100", 24, 128, 512},
                              {"mi300x", 16, 128, 512}, {"rx7900xtx", 16, 128, 512}};
 
-/// Some schedules of every pipeline that is proposed.
-void for_each_schedule(const Problem& problem, const Device& device,
-                       const std::function<void(const Schedule&)>& use) {
-  constexpr std::size_t kSome = 4;
+std::vector<Schedule> proposed(const Problem& problem, const Device& device) {
   std::vector<Schedule> kept;
   for (const Candidate& c : candidates(decide(problem, device))) {
     if (c.dropped.empty() && !is_dense(c.schedule)) kept.push_back(c.schedule);
   }
-  ASSERT_FALSE(kept.empty()) << to_string(problem);
+  return kept;
+}
+
+/// The same with scales of float32, and no superblocks.
+Problem of_floats(const Problem& problem) {
+  TType type = problem.weight.type;
+  type.scale = &element("float32"), type.scale2 = nullptr, type.superblock = 0;
+  return linear_of(type, problem.n, problem.k, problem.formats.x, problem.m);
+}
+
+/// Some schedules of those that are proposed: wherever some are with scales of float32.
+void for_each_schedule(const Problem& problem, const Device& device,
+                       const std::function<void(const Schedule&)>& use) {
+  constexpr std::size_t kSome = 4;
+  const auto kept = proposed(problem, device);
+  ASSERT_EQ(kept.empty(), proposed(of_floats(problem), device).empty()) << to_string(problem);
   const auto step = std::max<std::size_t>(kept.size() / kSome, 1);
   for (std::size_t i = 0; i < kept.size(); i += step) use(kept[i]);
 }
