@@ -19,6 +19,7 @@ from torch.nn import functional
 from ladder import ops
 from ladder.compensation import levels_of
 from ladder.errors import InvalidArgument
+from ladder.nn.dense_experts import STACKS
 from ladder.nn.learned_steps import (
     Levels,
     level_codes,
@@ -45,6 +46,14 @@ def objection(ttype: TType) -> str:
     if ttype.scale not in FLOAT_DTYPES:
         return f"{ttype} has scales of {ttype.scale}, not of 16 or 32 bits"
     return ""
+
+
+def is_scale(name: str) -> bool:
+    """Whether a tensor of a checkpoint of this name is such a parameter."""
+    own = name.rpartition(".")[2]
+    return any(
+        own.removesuffix(end) in ("weight", *STACKS) for end in (RANGE, CENTER) if end in own
+    )
 
 
 def parameters_of(module: nn.Module, name: str) -> tuple[Tensor, ...]:
