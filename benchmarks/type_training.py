@@ -88,7 +88,7 @@ def scales_learned(
     device: str,
 ) -> list[str]:
     """Markdown: a row for each type, as :func:`trainings`, of scales that are found anew in each
-    step and of such that are learned. The seconds are of a step."""
+    step and of such that are learned."""
     model = model.to(device)
     base = perplexity(model, tokens)
     lines = [
@@ -96,21 +96,20 @@ def scales_learned(
         f"{len(pages)}, to predict what the dense model predicts (AdamW, {RATE:g} for weights and "
         "scales, falling as a cosine).",
         "",
-        "| type | not trained | scales found anew | scales learned | anew, s | learned, s |",
-        "|---|---:|---:|---:|---:|---:|",
+        "| type | not trained | scales found anew | scales learned |",
+        "|---|---:|---:|---:|",
     ]
     for ttype in types:
-        cells, seconds = [], []
+        cells = []
         for count, learned in ((0, False), (steps, False), (steps, True)):
-            made, start = copy.deepcopy(model), time.perf_counter()
+            made = copy.deepcopy(model)
             ladder.qat.prepare(made, ttype, learned_scales=learned)
             if count:
                 train(made, model, pages, count, batch)
-                seconds.append(f"{(time.perf_counter() - start) / count:.2f}")
             ladder.qat.convert(made)
             found, moved = perplexity(made, tokens), divergence(made, model, tokens)
             cells.append(f"{found:.2f} ({found / base - 1:+.1%}), {moved:.3f}")
-        lines.append(f"| `{ttype}` | {' | '.join((*cells, *seconds))} |")
+        lines.append(f"| `{ttype}` | {' | '.join(cells)} |")
         print(lines[-1], file=sys.stderr, flush=True)
     return lines
 

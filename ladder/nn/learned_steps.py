@@ -6,6 +6,7 @@ learned step sizes (Esser et al., arXiv 1902.08153), with zero points (LSQ+, Bha
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -14,6 +15,10 @@ from torch.nn import functional
 
 from ladder.compensation import levels_of
 from ladder.types import TType
+
+_MOST = torch.finfo(torch.float32).max
+#: Elements that a CPU rounds at once: 256 KiB for each of some intermediate results.
+_PART = 1 << 16
 
 
 class Levels(NamedTuple):
@@ -53,16 +58,14 @@ class _Scale(NamedTuple):
 def nearest(elements: Tensor, scale: _Scale, levels: Levels) -> tuple[Tensor, Tensor]:
     """Elements in units of their step, and the level that is nearest to each."""
     step, zero = scale
-    exact = elements.to(torch.float32)
-    if levels.shifts:
-        ratio = torch.where(step == 0, 0, (exact + zero) / step)
-    else:
-        ratio = torch.where(step == 0, 0, exact / step) + zero
+    inverse = torch.where(step == 0, 0, 1 / step).clamp(-_MOST, _MOST)  # times zero it is zero
+    zero = zero * inverse if levels.shifts else zero
+    ratio = torch.addcmul(zero, elements.to(torch.float32), inverse)
     if levels.even:
         least, most = levels.values[0], levels.values[-1]
-        return ratio, (ratio - least).round().clamp(0, most - least) + least
+        return ratio, (ratio - least).round_().clamp_(0, most - least).add_(least)
     values, middles = _tensors(levels.values, ratio.device)
-    return ratio, values[torch.bucketize(ratio, middles)]
+    return ratio, values[torch.bucketize(ratio, middles, out_int32=True)]
 
 
 def _tensors(values: tuple[float, ...], device: torch.device) -> tuple[Tensor, Tensor]:
@@ -90,9 +93,7 @@ class _Rounded(torch.autograd.Function):
 
     @staticmethod
     def forward(elements: Tensor, step: Tensor, zero: Tensor, levels: Levels) -> Tensor:
-        level = nearest(elements, _Scale(step, zero), levels)[1]
-        # In this order, as stored weights are decoded (docs/format.md), so that both are equal.
-        return level * step - zero if levels.shifts else (level - zero) * step
+        return _in_parts(functools.partial(_values, levels), elements, step, zero)[0]
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -101,16 +102,40 @@ class _Rounded(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        elements, step, zero = ctx.saved_tensors
-        levels: Levels = ctx.levels
-        ratio, level = nearest(elements, _Scale(step, zero), levels)
-        inside = (ratio >= levels.values[0]) & (ratio <= levels.values[-1])
-        beyond = level if levels.shifts else level - zero
-        of_step = (grad * torch.where(inside, level - ratio, beyond)).sum(-1, keepdim=True)
-        of_zero = -(grad * ~inside).sum(-1, keepdim=True)
-        if not levels.shifts:
-            of_zero = of_zero * step
-        return (grad * inside).to(elements.dtype), of_step, of_zero, None
+        gradients = functools.partial(_gradients, ctx.levels)
+        return *_in_parts(gradients, *ctx.saved_tensors, grad), None
+
+
+def _values(levels: Levels, elements: Tensor, step: Tensor, zero: Tensor) -> tuple[Tensor]:
+    level = nearest(elements, _Scale(step, zero), levels)[1]
+    # In this order, as stored weights are decoded (docs/format.md), so that both are equal.
+    return (level.mul_(step).sub_(zero) if levels.shifts else level.sub_(zero).mul_(step),)
+
+
+def _gradients(
+    levels: Levels, elements: Tensor, step: Tensor, zero: Tensor, grad: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    ratio, level = nearest(elements, _Scale(step, zero), levels)
+    clipped = ratio.clamp(levels.values[0], levels.values[-1])
+    within = torch.where(clipped == ratio, grad, 0)
+    beyond = grad - within
+    of_zero = -beyond.sum(-1, keepdim=True)
+    # Of an element within the range what rounding adds, which is nothing of others.
+    of_step = torch.addcmul((level - clipped).mul_(grad), beyond, level).sum(-1, keepdim=True)
+    if not levels.shifts:
+        of_step, of_zero = of_step + zero * of_zero, of_zero * step
+    return within.to(elements.dtype), of_step, of_zero
+
+
+def _in_parts(of: Callable[..., tuple[Tensor, ...]], *tensors: Tensor) -> tuple[Tensor, ...]:
+    """What ``of`` gives of the rows of all ``tensors``. Of many on a CPU it is given some at a
+    time, which stay in its cache between one operation and the next."""
+    first = tensors[0]
+    rows = max(1, _PART // max(1, first[0].numel())) if len(first) else 1
+    if first.is_cuda or torch.compiler.is_compiling() or len(first) <= rows:
+        return of(*tensors)
+    parts = zip(*(each.split(rows) for each in tensors), strict=True)
+    return tuple(map(torch.cat, zip(*(of(*part) for part in parts), strict=True)))
 
 
 def rounded_to(elements: Tensor, step: Tensor, zero: Tensor, levels: Levels, width: int) -> Tensor:

@@ -12,6 +12,7 @@ from torch.nn.functional import mse_loss
 
 import ladder
 from ladder.errors import InvalidArgument
+from ladder.nn import learned_steps
 from ladder.qat.scales import objection
 from ladder.types import parse
 
@@ -303,6 +304,18 @@ def test_recomputed_activations_give_the_same_gradients():
         run = torch.utils.checkpoint.checkpoint if again else (lambda model, x, **_: model(x))
         run(model, x, use_reentrant=False).square().sum().backward()
         found.append([p.grad for p in model.parameters()])
+    for one, other in zip(*found, strict=True):
+        assert torch.equal(one, other)
+
+
+def test_large_weights_are_rounded_in_parts(monkeypatch):
+    """Rows at a time on a CPU: values and gradients are those of all at once."""
+    found = []
+    for part in (1 << 16, 100):
+        monkeypatch.setattr(learned_steps, "_PART", part)
+        model = moved(prepared("uint4,block=8x32,scale=float16,zero=rescale"))
+        model(X).square().sum().backward()
+        found.append([seen_weight(model[0]), *(p.grad for p in model.parameters())])
     for one, other in zip(*found, strict=True):
         assert torch.equal(one, other)
 
