@@ -121,7 +121,7 @@ def _gradients(
     beyond = grad - within
     of_zero = -beyond.sum(-1, keepdim=True)
     # Of an element within the range what rounding adds, which is nothing of others.
-    of_step = torch.addcmul((level - clipped).mul_(grad), beyond, level).sum(-1, keepdim=True)
+    of_step = torch.addcmul((level - clipped) * grad, beyond, level).sum(-1, keepdim=True)
     if not levels.shifts:
         of_step, of_zero = of_step + zero * of_zero, of_zero * step
     return within.to(elements.dtype), of_step, of_zero
