@@ -5,6 +5,7 @@
                                       [--calibration N]
     python benchmarks/type_quality.py --mixtures BITS... --types NAME... [--measure one|each]
     python benchmarks/type_quality.py --trained STEPS --types NAME... --calibration N
+    python benchmarks/type_quality.py --learned-scales STEPS --types NAME...
     python benchmarks/type_quality.py --train-blocks STEPS --types NAME... --calibration N
     python benchmarks/type_quality.py --model FOLDER --tokens FILE.npy
 
@@ -19,8 +20,9 @@ of the same file that are not measured, as many as it says, spread over what is 
 for so many bits a weight on average, by ``--choose`` windows that are not measured.
 
 ``--trained`` trains the weights for each of ``--types``, in groups of the first of ``--groups``, on
-all windows that are not measured (:mod:`ladder.qat`). ``--train-blocks`` trains those of one block
-after the other, on the windows that codes are chosen by.
+all windows that are not measured (:mod:`ladder.qat`). ``--learned-scales`` does so twice, with
+scales found anew in each step and learned. ``--train-blocks`` trains those of one block after the
+other, on the windows that codes are chosen by.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ from transformers import AutoModelForCausalLM
 import ladder
 from benchmarks.machine import describe
 from benchmarks.type_mixtures import mixtures
-from benchmarks.type_training import BATCH, blocks_trained, trainings
+from benchmarks.type_training import BATCH, blocks_trained, scales_learned, trainings
 from ladder.evaluate.perplexity import load_tokens, perplexity, spread
 from ladder.integrations.transformers import dense, enable
 from ladder.nn.mixed_precision import candidates_of
@@ -173,6 +175,8 @@ def main() -> None:
     parser.add_argument("--measure", default="one", help="--mixtures: one type of a layer, or each")
     parser.add_argument("--choose", type=int, default=8, help="--mixtures: windows to choose by")
     parser.add_argument("--trained", type=int, metavar="STEPS", help=f"of {BATCH} windows")
+    parser.add_argument("--learned-scales", type=int, metavar="STEPS", help="of --batch windows")
+    parser.add_argument("--batch", type=int, default=BATCH, help="--learned-scales: a step's")
     parser.add_argument("--train-blocks", type=int, metavar="STEPS")
     parser.add_argument("--device", default="cpu", help="that measures the packed model")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
@@ -197,6 +201,11 @@ def main() -> None:
         found = trainings(
             model, tokens, types, rest, calibration, steps=options.trained, device=options.device
         )
+    elif options.learned_scales:
+        found = scales_learned(
+            model, tokens, types, rest,
+            steps=options.learned_scales, batch=options.batch, device=options.device,
+        )  # fmt: skip
     elif options.train_blocks:
         if calibration is None:
             parser.error("--train-blocks needs --calibration")

@@ -77,6 +77,43 @@ def trainings(
     return lines
 
 
+def scales_learned(
+    model: nn.Module,
+    tokens: Tensor,
+    types: Sequence[TType],
+    pages: Tensor,
+    *,
+    steps: int,
+    batch: int,
+    device: str,
+) -> list[str]:
+    """Markdown: a row for each type, as :func:`trainings`, of scales that are found anew in each
+    step and of such that are learned."""
+    model = model.to(device)
+    base = perplexity(model, tokens)
+    lines = [
+        f"Unquantised: {base:.4f}. Trained for {steps} steps of {batch} windows, drawn from "
+        f"{len(pages)}, to predict what the dense model predicts (AdamW, {RATE:g} for weights and "
+        "scales, falling as a cosine).",
+        "",
+        "| type | not trained | scales found anew | scales learned |",
+        "|---|---:|---:|---:|",
+    ]
+    for ttype in types:
+        cells = []
+        for count, learned in ((0, False), (steps, False), (steps, True)):
+            made = copy.deepcopy(model)
+            ladder.qat.prepare(made, ttype, learned_scales=learned)
+            if count:
+                train(made, model, pages, count, batch)
+            ladder.qat.convert(made)
+            found, moved = perplexity(made, tokens), divergence(made, model, tokens)
+            cells.append(f"{found:.2f} ({found / base - 1:+.1%}), {moved:.3f}")
+        lines.append(f"| `{ttype}` | {' | '.join(cells)} |")
+        print(lines[-1], file=sys.stderr, flush=True)
+    return lines
+
+
 def blocks_trained(
     model: nn.Module,
     tokens: Tensor,
@@ -121,15 +158,17 @@ def divergence(model: nn.Module, dense: nn.Module, tokens: Tensor) -> float:
     return total / len(tokens)
 
 
-def train(model: nn.Module, teacher: nn.Module, pages: Tensor, steps: int) -> None:
+def train(
+    model: nn.Module, teacher: nn.Module, pages: Tensor, steps: int, batch: int = BATCH
+) -> None:
     """Move all weights of ``model`` towards the predictions of ``teacher``."""
     torch.manual_seed(0)
     device = next(model.parameters()).device
     optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, weight_decay=0.0)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
-    rounds = -(-steps * BATCH // len(pages))
+    rounds = -(-steps * batch // len(pages))
     order = torch.cat([torch.randperm(len(pages)) for _ in range(rounds)])
-    for drawn in order[: steps * BATCH].view(steps, BATCH):
+    for drawn in order[: steps * batch].view(steps, batch):
         ids = pages[drawn].to(device)
         with torch.no_grad():
             wanted = teacher(ids).logits.log_softmax(-1).flatten(0, 1)

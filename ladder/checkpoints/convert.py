@@ -40,6 +40,7 @@ from ladder.nn.report import Progress
 from ladder.nn.select import entries_of
 from ladder.nn.select_conv import matrix_of
 from ladder.nn.stack import PackedStack
+from ladder.qat.scales import is_scale
 from ladder.quantization import METHODS, quantize, weights_of
 from ladder.types import TType
 
@@ -227,6 +228,12 @@ def _convert(
     if written_by_hqq(folder):
         raise CheckpointError(f"{folder} is quantised already, by hqq: `ladder repack` reads it")
     shards = open_shards(folder)
+    if learned := sorted(filter(is_scale, shards.home)):
+        raise CheckpointError(
+            f"{folder} has learned scales of ladder.qat, {learned[0]} and {len(learned) - 1} more, "
+            "and others would be found here: load it into a model that is prepared as it was "
+            "(load_state_dict), and ladder.qat.convert packs that"
+        )
     make_plan = partial(
         plan_folder, folder, shards, skip,
         convolutions=how.convolutions, head=how.head, embeddings=how.embeddings,

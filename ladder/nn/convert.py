@@ -204,7 +204,7 @@ def packed_layer(
             activation_type=activation_type,
             weights=None if made is None else made.stacks.pop(layer.name),
         )
-    if made is not None and not isinstance(module, nn.Embedding):
+    if made is not None and layer.name in made.weights:
         weight = made.weights.pop(layer.name)
     else:
         dense = matrix_of(module, cast(Tensor, module.weight))

@@ -70,6 +70,7 @@ class Conversion:
         errors: of calibrated layers, by name.
         blocks: of blocks that were trained, by name.
         done: what was done to what is ``packed``, if something else: "prepared" for training.
+        not_learned: of ``packed`` ones that are prepared with learned scales: why theirs are not.
     """
 
     packed: dict[str, str] = field(default_factory=dict)
@@ -81,6 +82,7 @@ class Conversion:
     errors: dict[str, OutputErrors] = field(default_factory=dict)
     blocks: dict[str, BlockError] = field(default_factory=dict)
     done: str = "packed"
+    not_learned: dict[str, str] = field(default_factory=dict)
 
     def add(self, name: str, ttype: TType | str, weights: int, experts: int = 0) -> None:
         """Note a packed module, or a stack of so many ``experts``."""
@@ -119,6 +121,10 @@ class Conversion:
         for reason, group in reasons.items():
             weights = sum(left.weights for left in group.values())
             lines.append(f"  {reason}: {_listed(group)} ({_count(weights)} weights)")
+        kept: dict[str, list[str]] = {}
+        for name, why in self.not_learned.items():
+            kept.setdefault(why, []).append(name)
+        lines += [f"  scales are not learned, {why}: {_listed(of)}" for why, of in kept.items()]
         return lines + list(calibrated_lines(self.errors, self.blocks))
 
     def __str__(self) -> str:
@@ -132,6 +138,13 @@ class Conversion:
         _log.info("%s", self)
         if not self.packed:
             _log.warning("no linear layer was %s\n%s", self.done, self)
+        if self.not_learned:
+            count = len(self.not_learned)
+            _log.warning(
+                "scales of %d of %d weights are not learned, but follow their weights: %s: %s",
+                *(count, len(self.packed), _listed(self.not_learned)),
+                next(iter(self.not_learned.values())),
+            )
         if self.experts:
             _log.warning("%s", self.expert_warning())
 

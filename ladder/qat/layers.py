@@ -6,6 +6,7 @@ place in the model stay."""
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -15,11 +16,13 @@ from torch.nn import functional
 
 from ladder.errors import InvalidArgument, Unsupported
 from ladder.nn.dense_experts import DOWN, GATE_UP, STACKS, Layout
+from ladder.nn.learned_steps import straight_through
 from ladder.nn.select import PREPARED, is_conv1d, is_linear
 from ladder.nn.select_conv import filter_rows
 from ladder.ops import rounded
 from ladder.ops.activations import device_objection
-from ladder.qat.rounding import rounded_weight, straight_through
+from ladder.qat.rounding import rounded_weight
+from ladder.qat.scales import Scales, parameters_of
 from ladder.types import TType
 from ladder.weight import parts_of_rows
 
@@ -35,6 +38,7 @@ class Settings:
         activation_type: as :attr:`ladder.Linear.activation_type`.
         layout: of experts.
         untied: of an embedding, output embeddings that are tied to it until it is packed.
+        scales: of each type, where its scales are parameters; None where they follow the weight.
     """
 
     name: str
@@ -43,10 +47,17 @@ class Settings:
     activation_type: str | None = None
     layout: Layout | None = None
     untied: frozenset[str] = frozenset()
+    scales: tuple[Scales | None, ...] = (None, None)
 
-    def rounded(self, weight: Tensor, which: int = 0, part: str = "") -> Tensor:
-        """[N, K] as it is when it is packed. ``part``: what of the layer it is, for errors."""
+    def rounded(
+        self, weight: Tensor, parameters: Sequence[Tensor] = (), which: int = 0, part: str = ""
+    ) -> Tensor:
+        """[N, K] as it is when it is packed. ``parameters``: of its scales, where there are any.
+        ``part``: what of the layer it is, for errors."""
+        scales = self.scales[which]
         try:
+            if scales is not None:
+                return scales.rounded(weight, *parameters)
             return rounded_weight(weight, self.types[which], self.method)
         except InvalidArgument as error:
             raise InvalidArgument(f"{self.name}{part}: {error}") from None
@@ -67,14 +78,16 @@ class _Prepared:
         settings = self._settings()
         ttypes = " and ".join(dict.fromkeys(map(str, settings.types)))
         own: str = super().extra_repr()  # type: ignore[misc]
-        return f"{own}, trained for {ttypes}".removeprefix(", ")
+        learned = " with learned scales" if any(settings.scales) else ""
+        return f"{own}, trained for {ttypes}{learned}".removeprefix(", ")
 
 
 class _Linear(_Prepared):
     def forward(self, input: Tensor) -> Tensor:
         module, settings = cast(nn.Linear, self), self._settings()
         transposed = is_conv1d(module)
-        weight = settings.rounded(module.weight.T if transposed else module.weight)
+        weight = module.weight.T if transposed else module.weight
+        weight = settings.rounded(weight, parameters_of(module, "weight"))
         if settings.activation_type is not None:
             if why := device_objection(settings.activation_type, input.device.type):
                 raise Unsupported(f"{settings.name}: {why}")
@@ -88,7 +101,7 @@ class _Conv2d(_Prepared):
         module = cast(nn.Conv2d, self)
         weight = module.weight
         f, c, y, x = weight.shape
-        values = self._settings().rounded(filter_rows(weight))
+        values = self._settings().rounded(filter_rows(weight), parameters_of(module, "weight"))
         values = values.view(f, y, x, c).permute(0, 3, 1, 2)
         return module._conv_forward(input, values, module.bias)
 
@@ -99,21 +112,22 @@ class _Rows(nn.Embedding):
     def forward(self, input: Tensor) -> Tensor:
         settings: Settings = self.__dict__[PREPARED]
         rows = super().forward(input)
-        ttype = settings.types[0]
+        ttype, table = settings.types[0], parameters_of(self, "weight")
         if not rows.numel():
             return rows
         # What is packed of a row is its own.
         if ttype.scale2 is None or "scale2" in parts_of_rows(ttype):
+            own = [self._rows_of(each, input).reshape(-1, each.shape[1]) for each in table]
             try:
-                return settings.rounded(rows.reshape(-1, self.embedding_dim)).view_as(rows)
+                return settings.rounded(rows.reshape(-1, self.embedding_dim), own).view_as(rows)
             except InvalidArgument:
-                settings.rounded(self.weight)  # whose error has the row of the table
+                settings.rounded(self.weight, table)  # whose error has the row of the table
                 raise
+        return self._rows_of(settings.rounded(self.weight), input)
+
+    def _rows_of(self, table: Tensor, input: Tensor) -> Tensor:
         return functional.embedding(
-            input,
-            settings.rounded(self.weight),
-            self.padding_idx,
-            scale_grad_by_freq=self.scale_grad_by_freq,
+            input, table, self.padding_idx, scale_grad_by_freq=self.scale_grad_by_freq
         )
 
 
@@ -124,11 +138,16 @@ def _stack(name: str, which: int) -> property:
         dense: Tensor = module._parameters[name]
         settings: Settings = module.__dict__[PREPARED]
         layout = cast(Layout, settings.layout)
+        learned = settings.scales[which] is not None
+        every = (dense if learned else dense.detach(), *parameters_of(module, name))
         values = [
-            settings.rounded(layout.rows(name, each), which, f".{STACKS[name]}: expert {number}")
-            for number, each in enumerate(dense.detach().unbind())
+            settings.rounded(
+                layout.rows(name, each), parameters, which, f".{STACKS[name]}: expert {number}"
+            )
+            for number, (each, *parameters) in enumerate(zip(*every, strict=True))
         ]
-        return straight_through(dense, layout.as_dense(name, torch.stack(values)))
+        stack = layout.as_dense(name, torch.stack(values))
+        return stack if learned else straight_through(dense, stack)
 
     return property(read)
 

@@ -3,12 +3,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
 from ladder import _library
+from ladder.nn.learned_steps import straight_through
 from ladder.two_levels import in_superblocks
 from ladder.types import TType, _checked
 
@@ -44,25 +43,3 @@ def rounded_weight(weight: Tensor, ttype: TType, method: str) -> Tensor:
         k,
     )
     return straight_through(weight, values.to(weight.dtype))
-
-
-class _StraightThrough(torch.autograd.Function):
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(weight: Tensor, values: Tensor) -> Tensor:
-        return values.view_as(values)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
-        pass
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        return grad, None
-
-
-def straight_through(weight: Tensor, values: Tensor) -> Tensor:
-    """``values``, of which the gradient is that of ``weight``."""
-    found: Tensor = _StraightThrough.apply(weight, values)
-    return found

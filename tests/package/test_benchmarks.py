@@ -123,6 +123,11 @@ def test_trained_weights_stand_beside_rounded_and_calibrated_ones():
     check_report("type_quality.py", [*arguments, "--windows", "1", "--threads", "1"], "| `uint2,")
 
 
+def test_learned_scales_stand_beside_those_that_are_found_anew():
+    arguments = ["--learned-scales", "1", "--batch", "1", "--types", "uint2", "--groups", "128"]
+    check_report("type_quality.py", [*arguments, "--windows", "1", "--threads", "1"], "| `uint2,")
+
+
 def test_trained_blocks_stand_beside_calibrated_ones():
     arguments = ["--train-blocks", "1", "--calibration", "1", "--types", "uint2", "--groups", "128"]
     check_report("type_quality.py", [*arguments, "--windows", "1", "--threads", "1"], "| `uint2,")

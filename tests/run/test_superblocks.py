@@ -49,7 +49,7 @@ def test_a_spelling_says_the_columns_of_a_superblock():
     (f"{UINT},scale2=float16:-256", "float16:COLUMNS"),
     (f"{UINT},scale2=float16:256:1", "float16:COLUMNS"),
     (f"{UINT},scale2=float8_e4m3:256", "scale2 of superblocks is float8_e4m3, not a float of 16"),
-    ("uint4,group=32,scale=float16,scale2=float16:256", "of up to 8 bits, and its scale is float16"),
+    ("uint4,group=32,scale=float16,scale2=float16:256", "up to 8 bits, and its scale is float16"),
     ("uint4,group=32,scale2=float16:256", "of up to 8 bits, and its scale is none"),
     ("uint4,tensor,scale=uint6,scale2=float16:256", "scales that rows share"),
     ("uint4,block=8x32,scale=uint6,scale2=float16:256", "scales that rows share"),

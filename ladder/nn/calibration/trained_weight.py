@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from ladder import ops
 from ladder.compensation import levels_of, step_and_shift
+from ladder.nn.learned_steps import Levels, level_codes, of_rows, rounded_to
 from ladder.weight import Weight
 
 #: Formats of scales that are trained. Others have few values, a power of two or two a doubling, and
@@ -34,13 +34,12 @@ class TrainedWeight:
     def __init__(self, source: Tensor, packed: Weight) -> None:
         assert packed.g_idx is None, "the columns of a group follow each other"
         self._packed = packed
-        levels, code_of = levels_of(packed.type)
-        self._levels, self._code_of = levels.to(source.device), code_of.to(source.device)
-        self._middles = (self._levels[1:] + self._levels[:-1]) / 2
-        step, shift = step_and_shift(packed, self._levels, self._code_of)
+        levels, code_of = (each.to(source.device) for each in levels_of(packed.type))
+        self._code_of, self._levels = code_of, Levels.of(packed.type)
         self._width = packed.type.columns or source.shape[1]
-        self._step, self._shift = (each[:, :: self._width].contiguous() for each in (step, shift))
-        self.elements = self._start(source.to(torch.float32)).requires_grad_()
+        self._step, shift = self._grid(packed)
+        self.elements = self._start(source.to(torch.float32), levels, shift).requires_grad_()
+        self._zero = self._zero_of(self._step, shift)
         self.gains: Tensor | None = None
         scales = packed.scales
         if scales is not None and scales.dtype in _FLOATS:
@@ -48,18 +47,31 @@ class TrainedWeight:
 
     def size_of_step(self) -> float:
         """The mean difference of two values that follow each other."""
-        span = self._levels[-1] - self._levels[0]
-        return (self._step.abs().mean() * span / max(1, len(self._levels) - 1)).item()
+        span = 2 * self._levels.half()
+        return self._step.abs().mean().item() * span / max(1, len(self._code_of) - 1)
 
-    def _start(self, source: Tensor) -> Tensor:
+    def _grid(self, packed: Weight) -> tuple[Tensor, Tensor]:
+        """[N, G] each: a value is ``level * step + shift``."""
+        levels = torch.tensor(self._levels.values, device=self._code_of.device)
+        step, shift = step_and_shift(packed, levels, self._code_of)
+        return step[:, :: self._width].contiguous(), shift[:, :: self._width].contiguous()
+
+    def _zero_of(self, step: Tensor, shift: Tensor) -> Tensor:
+        """What zero points do: in units of a step, but for those that have a scale of their own."""
+        if self._levels.shifts:
+            return -shift
+        return torch.where(step == 0, 0, -shift / step)
+
+    def _start(self, source: Tensor, levels: Tensor, shift: Tensor) -> Tensor:
         """What is nearest to ``source`` of all that have the codes of the packed weight."""
-        step, shift = self._of_columns(self._step), self._of_columns(self._shift)
-        values = self._packed.type.element.values.to(self._middles).nan_to_num()
-        index = torch.bucketize(values, self._middles)[self._packed.codes().long()]
-        inner = self._middles.new_tensor([float("inf")])
-        least = torch.cat((-inner, self._middles))
-        most = torch.cat((self._middles, inner))
-        margin = _MARGIN * (self._levels[1:] - self._levels[:-1])
+        step, shift = self._of_columns(self._step), self._of_columns(shift)
+        middles = (levels[1:] + levels[:-1]) / 2
+        values = self._packed.type.element.values.to(middles).nan_to_num()
+        index = torch.bucketize(values, middles)[self._packed.codes().long()]
+        inner = middles.new_tensor([float("inf")])
+        least = torch.cat((-inner, middles))
+        most = torch.cat((middles, inner))
+        margin = _MARGIN * (levels[1:] - levels[:-1])
         least[1:] += margin
         most[:-1] -= margin
         ratio = torch.where(step == 0, 0, (source - shift) / step)
@@ -69,15 +81,12 @@ class TrainedWeight:
         """[N, K] float32, with gradients: straight through the rounding of elements within the
         range of their scale (arXiv 1308.3432), and of scales (learned step sizes, Esser et al.,
         arXiv 1902.08153)."""
-        step, shift = self._step, self._shift
+        step, zero = self._step, self._zero
         if self.gains is not None:
-            of_shift = gain = self._gain(self._packed.scales)
-            if self._packed.type.zero == "rescale":
-                of_shift = self._gain(self._packed.zeros)
-            step, shift = step * self._of_rows(gain), shift * self._of_rows(of_shift)
-        step, shift = self._of_columns(step), self._of_columns(shift)
-        made: Tensor = _Rounded.apply(self.elements, step, shift, self._levels, self._middles)
-        return made
+            step = step * self._of_rows(self._gain(self._packed.scales))
+            if self._levels.shifts:
+                zero = zero * self._of_rows(self._gain(self._packed.zeros))
+        return rounded_to(self.elements, step, zero, self._levels, self._width)
 
     def packed(self) -> Weight:
         """The weight as it is now."""
@@ -85,11 +94,12 @@ class TrainedWeight:
             made = self._packed
             if self.gains is not None:
                 made = replace(made, scales=self._scaled(made.scales))
-                if made.type.zero == "rescale":
+                if self._levels.shifts:
                     made = replace(made, zeros=self._scaled(made.zeros))
-            step, shift = step_and_shift(made, self._levels, self._code_of)
-            index = _nearest(self.elements, step, shift, self._middles)[1]
-            return replace(made, qweight=ops.pack(self._code_of[index], made.type.bits))
+            step, shift = self._grid(made)
+            zero = self._zero_of(step, shift)
+            codes = level_codes(self.elements, step, zero, self._levels, self._width, self._code_of)
+            return replace(made, qweight=ops.pack(codes, made.type.bits))
 
     def _scaled(self, stored: Tensor | None) -> Tensor:
         """Scales, or zero points, times what scales are multiplied by, rounded to their format."""
@@ -107,39 +117,10 @@ class TrainedWeight:
         return exact + (rounded - exact).detach()
 
     def _of_rows(self, blocks: Tensor) -> Tensor:
-        """[N, G] of [R, G]. Its gradient is summed in one order, which that of an index is not."""
-        n = self._packed.shape[0]
-        rows = self._packed.type.rows or n
-        if rows == 1:
-            return blocks
-        return blocks[:, None].expand(-1, rows, -1).flatten(0, 1)[:n]
+        """[N, G] of [R, G]."""
+        return of_rows(blocks, self._packed.type.rows, self._packed.shape[0])
 
     def _of_columns(self, groups: Tensor) -> Tensor:
         """[N, K] of [N, G]."""
         k = self._packed.shape[1]
         return groups[:, :, None].expand(-1, -1, self._width).flatten(1)[:, :k]
-
-
-def _nearest(
-    elements: Tensor, step: Tensor, shift: Tensor, middles: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Elements in units of their step, and the index of the nearest level of each."""
-    ratio = torch.where(step == 0, 0, (elements - shift) / step)
-    return ratio, torch.bucketize(ratio, middles)
-
-
-class _Rounded(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any, elements: Tensor, step: Tensor, shift: Tensor, levels: Tensor, middles: Tensor
-    ) -> Tensor:
-        ratio, index = _nearest(elements, step, shift, middles)
-        level = levels[index]
-        inside = (ratio >= levels[0]) & (ratio <= levels[-1])
-        ctx.save_for_backward(inside, torch.where(inside, level - ratio, level))
-        return level * step + shift
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        inside, of_step = ctx.saved_tensors
-        return grad * inside, grad * of_step, grad * ~inside, None, None
