@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Keys and values in tTypes: what they cost in predictions, time and memory.
 
-    python benchmarks/kv_cache.py quality MODEL TOKENS [--windows N]
-    python benchmarks/kv_cache.py speed [--context N] [--ways NAME...]
+    python benchmarks/kv_cache.py quality MODEL TOKENS [--windows N] [--device D]
+    python benchmarks/kv_cache.py speed [--context N] [--ways NAME...] [--device D] [--model]
 
 ``quality`` gives the model 32 tokens of a window at a time, with a cache of which all but these
 and ``residual`` more are quantised, and compares predictions with those of a DynamicCache:
 perplexity, and the mean Kullback-Leibler divergence of a next token. ``speed`` times what a decode
 step asks of the cache of one layer of the shape of LLaMA 8B (8 heads of keys and values, width 128,
 bfloat16) after a context of N random tokens, attention itself left out, each way in a process of
-its own, whose memory it says. Both print Markdown.
+its own, whose memory it says: on a GPU that of tensors there. With ``--model`` a step is that of a
+model of four such layers, packed as uint4 in groups of 128, and times are still those of one layer.
+Both print Markdown.
 """
 
 import argparse
@@ -19,6 +21,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).parents[1]))  # a checkout in which nothing is installed
@@ -26,8 +29,15 @@ sys.path.append(str(Path(__file__).parents[1]))  # a checkout in which nothing i
 import torch
 from machine import describe
 from torch.nn import functional
-from transformers import AutoModelForCausalLM, DynamicCache, LlamaConfig, cache_utils
+from transformers import (
+    AutoModelForCausalLM,
+    DynamicCache,
+    LlamaConfig,
+    LlamaForCausalLM,
+    cache_utils,
+)
 
+import ladder
 from ladder.evaluate.perplexity import load_tokens
 from ladder.integrations.transformers import QuantizedCache
 
@@ -61,7 +71,8 @@ def predictions(model: torch.nn.Module, windows: torch.Tensor, cache: object):
 
 def quality(arguments: argparse.Namespace) -> None:
     model = AutoModelForCausalLM.from_pretrained(arguments.model, dtype=torch.float32).eval()
-    windows = load_tokens(arguments.tokens, limit=arguments.windows)
+    model.to(arguments.device)
+    windows = load_tokens(arguments.tokens, limit=arguments.windows).to(arguments.device)
     print("| keys | values | along | method | residual | bits | perplexity | KL divergence |")
     print("|---|---|---|---|---|---|---|---|")
     some = windows.split(8)
@@ -147,41 +158,65 @@ def ways() -> dict[str, Callable[[LlamaConfig], cache_utils.Cache]]:
     }
 
 
-def resident() -> int:
-    """Bytes of this process."""
+def resident(device: str) -> int:
+    """Bytes of this process, or of its tensors on a GPU."""
+    if device != "cpu":
+        return torch.cuda.memory_allocated()
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * resource.getpagesize()
 
 
+def packed_model(config: LlamaConfig, device: str) -> LlamaForCausalLM:
+    """With random weights."""
+    with torch.device(device):
+        model = LlamaForCausalLM(config).to(torch.bfloat16).eval()
+    ladder.convert(model, "uint4", 128)
+    return model
+
+
 @torch.no_grad()
-def time_way(way: str, context: int, steps: int) -> None:
-    """A line of the table for one way."""
-    config = LlamaConfig(**LLAMA)
-    random = torch.Generator().manual_seed(0)
+def time_way(arguments: argparse.Namespace) -> None:
+    """A line of the table for the way ``arguments.only``."""
+    way, device = arguments.only, arguments.device
+    config = LlamaConfig(**LLAMA, max_position_embeddings=1 << 20)
+    random = torch.Generator(device).manual_seed(0)
     layers, heads = config.num_hidden_layers, config.num_key_value_heads
+    model = packed_model(config, device) if arguments.model else None
 
     def states(tokens: int) -> list[torch.Tensor]:
         shape = (1, heads, tokens, config.head_dim)
-        return [torch.randn(shape, generator=random).to(torch.bfloat16) for _ in range(2)]
+        numbers = (torch.randn(shape, generator=random, device=device) for _ in range(2))
+        return [each.to(torch.bfloat16) for each in numbers]
 
-    prompt, new = states(context), [states(1) for _ in range(8)]
+    def timed(call: Callable[[], object]) -> tuple[object, float]:
+        start = time.perf_counter()
+        given = call()
+        if device != "cpu":
+            torch.cuda.synchronize()
+        return given, time.perf_counter() - start
+
+    prompt, new = states(arguments.context), [states(1) for _ in range(8)]
+    token = torch.zeros(1, 1, dtype=torch.int64, device=device)
     cache = ways()[way](config)
-    start = time.perf_counter()
-    for layer in range(layers):
-        cache.update(*prompt, layer)
-    prefill = (time.perf_counter() - start) / layers
+    prefill = sum(timed(partial(cache.update, *prompt, i))[1] for i in range(layers)) / layers
     del prompt
-    before = resident()
-    peak, times = 0, []
-    for step in range(steps):
+    before, peak, times = resident(device), 0, []
+    if device != "cpu":
+        torch.cuda.reset_peak_memory_stats()
+    for step in range(arguments.steps):
+        if model is not None:
+            step_of = partial(model, token, past_key_values=cache, use_cache=True)
+            times.append(timed(step_of)[1] / layers)
+            continue
         spent = 0.0
         for layer in range(layers):
-            start = time.perf_counter()
-            keys, values = cache.update(*new[step % 8], layer)
-            spent += time.perf_counter() - start
-            peak = max(peak, resident() - before)
-            del keys, values
+            seen, seconds = timed(partial(cache.update, *new[step % 8], layer))
+            peak = max(peak, resident(device) - before)
+            spent += seconds
+            del seen
         times.append(spent / layers)
+    if device != "cpu":
+        peak = torch.cuda.max_memory_allocated() - before
     times.sort()
     size = f"{cache.nbytes / layers / 2**20:.1f}" if isinstance(cache, QuantizedCache) else "-"
     median, most = times[len(times) // 2] * 1e3, times[-1] * 1e3
@@ -197,6 +232,7 @@ def speed(arguments: argparse.Namespace) -> None:
     print("|---|---|---|---|---|---|---|", flush=True)
     for way in arguments.ways or ways():
         options = ["--context", str(arguments.context), "--steps", str(arguments.steps)]
+        options += ["--device", arguments.device, *["--model"] * arguments.model]
         command = [sys.executable, __file__, "speed", *options, "--only", way]
         subprocess.run(command, check=False)
 
@@ -212,10 +248,13 @@ def main() -> None:
     two.add_argument("--context", type=int, default=4096)
     two.add_argument("--steps", type=int, default=140)
     two.add_argument("--ways", nargs="*")
+    two.add_argument("--model", action="store_true", help="a step of a packed model")
     two.add_argument("--only", help=argparse.SUPPRESS)
+    for each in (one, two):
+        each.add_argument("--device", default="cpu", help="cpu, cuda")
     arguments = parser.parse_args()
     if arguments.what == "speed" and arguments.only:
-        time_way(arguments.only, arguments.context, arguments.steps)
+        time_way(arguments)
         return
     print(describe(f"python benchmarks/kv_cache.py {' '.join(sys.argv[1:])}"))
     (quality if arguments.what == "quality" else speed)(arguments)

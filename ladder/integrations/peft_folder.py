@@ -30,6 +30,7 @@ from ladder.nn.conv import Conv2d
 from ladder.nn.convert import convert
 from ladder.nn.dense_experts import has_stacks
 from ladder.nn.embedding import Embedding
+from ladder.nn.offered import TakesActivations, offer_activation_types, wish_of
 from ladder.nn.packed import PackedModule
 from ladder.nn.report import Conversion, Progress
 from ladder.nn.select import is_linear
@@ -42,7 +43,11 @@ _PLANS = "plans.json"
 
 @dataclass
 class _Packed:
-    """How the modules of a packed folder are packed, by their names in the model."""
+    """How the modules of a packed folder are packed, by their names in the model.
+
+    Attributes:
+        activations: what the folder asks for, which the device may not take.
+    """
 
     types: dict[str, TType] = field(default_factory=dict)
     activations: dict[str, str | None] = field(default_factory=dict)
@@ -57,8 +62,8 @@ class _Packed:
                 found.types[name] = module.weight_type
                 found.convolutions |= isinstance(module, Conv2d)
                 found.embeddings |= isinstance(module, Embedding)
-            if hasattr(module, "activation_type") and not isinstance(module, PackedStack):
-                found.activations[name] = module.activation_type
+            if isinstance(module, TakesActivations):
+                found.activations[name] = wish_of(module)
         return found
 
     def left(self, model: nn.Module) -> tuple[str, ...]:
@@ -139,8 +144,7 @@ def merge(
             convolutions=packed.convolutions, embeddings=packed.embeddings,
             calibration=calibration, progress=progress,
         )  # fmt: skip
-        for name, kind in packed.activations.items():
-            model.get_submodule(name).activation_type = kind
+        offer_activation_types(model, packed.activations.get)
     else:
         report = convert(
             model, weight_type or "uint4", group_size, symmetric, skip=skip, head=head,

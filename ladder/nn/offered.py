@@ -56,6 +56,13 @@ class TakesActivations(nn.Module):
         return moved
 
 
+def wish_of(module: Any) -> str | None:
+    """What the x of ``module`` is to be rounded to, on devices that have kernels for it."""
+    offered: str | None = module._offered_activation_type
+    wanted: str | None = module.activation_type
+    return wanted if offered is None else offered
+
+
 def offer_activation_types(
     model: nn.Module, wanted: Callable[[str], str | None]
 ) -> dict[str, list[str]]:

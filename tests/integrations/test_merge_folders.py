@@ -130,6 +130,23 @@ def test_activations_are_rounded_as_before(dense_folder, tmp_path):
     assert layers and all(layer.activation_type == "int8" for layer in layers)
 
 
+@pytest.mark.parametrize("options", [{}, {"weight_type": "int4", "group_size": 32}, "calibration"])
+def test_activations_that_this_device_does_not_round_are_asked_for_again(
+    options, dense_folder, tmp_path
+):
+    model = load(dense_folder)
+    ladder.convert(model, GROUP)
+    for layer in (m for m in model.modules() if isinstance(m, ladder.Linear)):
+        assert "none for cpu" in layer.offer_activation_type("float8_e4m3")
+    model.save_pretrained(tmp_path / "packed")
+    adapter_of(model, tmp_path / "adapter", target_modules=["q_proj"])
+    if options == "calibration":
+        options = {"calibration": torch.arange(60)[None]}
+    merge(tmp_path / "packed", tmp_path / "adapter", tmp_path / "out", **options)
+    config = json.loads((tmp_path / "out" / "config.json").read_text())["quantization_config"]
+    assert config["activation_type"] == "float8_e4m3"
+
+
 def test_what_cannot_be_merged_is_named_and_leaves_nothing(dense_folder, packed_folder, tmp_path):
     prompt, other, good = (tmp_path / name for name in ("prompt", "other", "good"))
     config = peft.PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=4)

@@ -17,6 +17,7 @@ from ladder.nn.dense_experts import STACKS
 from ladder.nn.embedding import Embedding
 from ladder.nn.experts import Experts
 from ladder.nn.linear import Linear
+from ladder.nn.offered import wish_of
 from ladder.nn.select import packable
 from ladder.nn.stack import PackedStack
 
@@ -98,11 +99,11 @@ def describe_model(model: nn.Module, before: StoredConfig | None = None) -> Stor
             types[called(name)] = str(module.weight_type)
         elif isinstance(module, Linear):
             types[called(name)] = str(module.weight_type)
-            rounded[called(name)] = _wish(module)
+            rounded[called(name)] = wish_of(module)
         elif isinstance(module, Experts):
             stacks = {called(f"{name}.{s}"): getattr(module, s) for s in STACKS.values()}
             types |= {stored: str(stack.weight_type) for stored, stack in stacks.items()}
-            rounded |= _of_stacks(_wish(module), [*stacks], before)
+            rounded |= _of_stacks(wish_of(module), [*stacks], before)
     dense = [called(name) for name in packable(model)]
     rows = _embeddings(model)
     if before is None:
@@ -132,12 +133,6 @@ def _says(
     if any(config.type_of(name) != text for name, text in types.items()):
         return False
     return all(config.activation_type_of(name) == wanted for name, wanted in rounded.items())
-
-
-def _wish(module: Linear | Experts) -> str | None:
-    """What the x of a layer is to be rounded to, on devices that have kernels for it."""
-    offered = module._offered_activation_type
-    return module.activation_type if offered is None else offered
 
 
 def _of_stacks(
