@@ -39,27 +39,26 @@ Grouping grouping_of(const WeightView& view, std::int64_t columns, const Kernels
   return Grouping::columns;
 }
 
-/// `kCount` integers times `factor`; compilers make vectors of a count that they know.
-template <int kCount>
-void multiply_some(const std::uint8_t* from, int above, bool is_signed, float factor, float* to) {
-  if (is_signed) {
-    for (int i = 0; i < kCount; ++i) {
-      const auto top = static_cast<std::int8_t>(from[i] << above);
-      to[i] = static_cast<float>(top >> above) * factor;
+/// Codes of an integer format, one to a byte, as numbers. Loops without branches, of which compilers
+/// make vectors.
+void widen_integers(const std::uint8_t* __restrict from, std::int64_t count, const Element& format,
+                    float* __restrict to) {
+  if (format.encoding == Encoding::signed_integer) {
+    const int above = 32 - format.bits;
+    for (std::int64_t i = 0; i < count; ++i) {
+      to[i] = static_cast<float>(static_cast<std::int32_t>(from[i]) << above >> above);
     }
   } else {
-    for (int i = 0; i < kCount; ++i) to[i] = static_cast<float>(from[i]) * factor;
+    for (std::int64_t i = 0; i < count; ++i) to[i] = static_cast<float>(from[i]);
   }
 }
 
-/// Codes of an integer format, one to a byte, times `factor`.
-void multiply_integers(const std::uint8_t* from, std::int64_t count, const Element& format,
-                       float factor, float* to) {
-  const bool is_signed = format.encoding == Encoding::signed_integer;
-  const int above = 8 - format.bits;
+void multiply(float* numbers, std::int64_t count, float factor) {
   std::int64_t i = 0;
-  for (; i + 8 <= count; i += 8) multiply_some<8>(from + i, above, is_signed, factor, to + i);
-  for (; i < count; ++i) multiply_some<1>(from + i, above, is_signed, factor, to + i);
+  for (; i + 8 <= count; i += 8) {
+    for (int j = 0; j < 8; ++j) numbers[i + j] *= factor;
+  }
+  for (; i < count; ++i) numbers[i] *= factor;
 }
 
 /// Of the products of numbers of so many bits each.
@@ -156,7 +155,8 @@ void Scales::read_superblocks(const void* stored, bool of_zeros, std::int64_t ro
   const std::int64_t each = type.scales_of_superblock(), blocks = type.superblocks(view.k);
   const std::int64_t groups = type.superblock / type.block.columns;
   const std::int64_t size = weight_.second_dtype == Scalar::f32 ? 4 : 2;
-  const auto* integers = static_cast<const std::uint8_t*>(stored) + row * weight_.groups;
+  widen_integers(static_cast<const std::uint8_t*>(stored) + row * weight_.groups,
+                 count * weight_.groups, *type.scale, to);
   const auto* from = static_cast<const std::uint8_t*>(view.seconds) + row * blocks * each * size;
   constexpr std::int64_t kPiece = 64;  // superblocks
   float seconds[2 * kPiece];
@@ -167,8 +167,8 @@ void Scales::read_superblocks(const void* stored, bool of_zeros, std::int64_t ro
                              some * each, seconds);
       for (std::int64_t b = 0; b < some; ++b) {
         const std::int64_t here = std::min(groups, weight_.groups - (first + b) * groups);
-        multiply_integers(integers, here, *type.scale, seconds[b * each + (of_zeros ? 1 : 0)], to);
-        integers += here, to += here;
+        multiply(to, here, seconds[b * each + (of_zeros ? 1 : 0)]);
+        to += here;
       }
     }
   }
