@@ -62,3 +62,23 @@ def test_training_and_what_is_packed_agree(activation_type):
     assert made[0].activation_type == activation_type
     difference = (made(x).float() - trained).abs().max() / trained.abs().max()
     assert difference < 0.02  # bfloat16, and codes of x that fall to the other side
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("type", TYPES)
+def test_learned_scales_are_packed_as_products_saw_them(type, dtype):
+    made = model(dtype)
+    ladder.qat.prepare(made, type, learned_scales=True)
+    with torch.no_grad():
+        for each in ladder.qat.scale_parameters(made).values():
+            each *= 1 + 0.2 * torch.randn_like(each)
+        made[0].bias.zero_()
+    values = made[0](torch.eye(256, device="cuda", dtype=dtype)).T
+    values.square().sum().backward()
+    assert all(
+        each.grad.any()
+        for name, each in ladder.qat.scale_parameters(made).items()
+        if name[0] == "0"
+    )
+    ladder.qat.convert(made)
+    assert torch.equal(made[0].packed_weight.dequantize().to(dtype), values)

@@ -163,6 +163,12 @@ def test_scales_that_are_not_learned_are_told(caplog):
     assert "scales of 1 of 2 weights are not learned" in caplog.text
     assert list(ladder.qat.scale_parameters(model)) == ["0.weight_range"]
     assert ladder.qat.prepare(dense(), "uint4", 32).not_learned == {}
+    for type, why in (
+        ("q4_k", "q4_k has scales on the grid of a k-quant"),
+        ("nvfp4", "nvfp4 has two levels of scales"),
+        ("uint4,zero=integer", "uint4,zero=integer has no scales"),
+    ):
+        assert objection(parse(type)) == why
 
 
 def test_the_state_of_training_is_saved_and_resumed(tmp_path):
