@@ -2,16 +2,14 @@
 """Keys and values in tTypes: what they cost in predictions, time and memory.
 
     python benchmarks/kv_cache.py quality MODEL TOKENS [--windows N] [--device D]
-    python benchmarks/kv_cache.py speed [--context N] [--ways NAME...] [--device D] [--model]
+    python benchmarks/kv_cache.py speed [--context N] [--ways NAME...] [--device D]
 
 ``quality`` gives the model 32 tokens of a window at a time, with a cache of which all but these
 and ``residual`` more are quantised, and compares predictions with those of a DynamicCache:
 perplexity, and the mean Kullback-Leibler divergence of a next token. ``speed`` times what a decode
 step asks of the cache of one layer of the shape of LLaMA 8B (8 heads of keys and values, width 128,
 bfloat16) after a context of N random tokens, attention itself left out, each way in a process of
-its own, whose memory it says: on a GPU that of tensors there. With ``--model`` a step is that of a
-model of four such layers, packed as uint4 in groups of 128, and times are still those of one layer.
-Both print Markdown.
+its own, whose memory it says: on a GPU that of tensors there. Both print Markdown.
 """
 
 import argparse
@@ -29,15 +27,8 @@ sys.path.append(str(Path(__file__).parents[1]))  # a checkout in which nothing i
 import torch
 from machine import describe
 from torch.nn import functional
-from transformers import (
-    AutoModelForCausalLM,
-    DynamicCache,
-    LlamaConfig,
-    LlamaForCausalLM,
-    cache_utils,
-)
+from transformers import AutoModelForCausalLM, DynamicCache, LlamaConfig, cache_utils
 
-import ladder
 from ladder.evaluate.perplexity import load_tokens
 from ladder.integrations.transformers import QuantizedCache
 
@@ -166,22 +157,13 @@ def resident(device: str) -> int:
     return pages * resource.getpagesize()
 
 
-def packed_model(config: LlamaConfig, device: str) -> LlamaForCausalLM:
-    """With random weights."""
-    with torch.device(device):
-        model = LlamaForCausalLM(config).to(torch.bfloat16).eval()
-    ladder.convert(model, "uint4", 128)
-    return model
-
-
 @torch.no_grad()
 def time_way(arguments: argparse.Namespace) -> None:
     """A line of the table for the way ``arguments.only``."""
     way, device = arguments.only, arguments.device
-    config = LlamaConfig(**LLAMA, max_position_embeddings=1 << 20)
+    config = LlamaConfig(**LLAMA)
     random = torch.Generator(device).manual_seed(0)
     layers, heads = config.num_hidden_layers, config.num_key_value_heads
-    model = packed_model(config, device) if arguments.model else None
 
     def states(tokens: int) -> list[torch.Tensor]:
         shape = (1, heads, tokens, config.head_dim)
@@ -196,18 +178,13 @@ def time_way(arguments: argparse.Namespace) -> None:
         return given, time.perf_counter() - start
 
     prompt, new = states(arguments.context), [states(1) for _ in range(8)]
-    token = torch.zeros(1, 1, dtype=torch.int64, device=device)
     cache = ways()[way](config)
-    prefill = sum(timed(partial(cache.update, *prompt, i))[1] for i in range(layers)) / layers
+    prefill = min(timed(partial(cache.update, *prompt, i))[1] for i in range(layers))
     del prompt
     before, peak, times = resident(device), 0, []
     if device != "cpu":
         torch.cuda.reset_peak_memory_stats()
     for step in range(arguments.steps):
-        if model is not None:
-            step_of = partial(model, token, past_key_values=cache, use_cache=True)
-            times.append(timed(step_of)[1] / layers)
-            continue
         spent = 0.0
         for layer in range(layers):
             seen, seconds = timed(partial(cache.update, *new[step % 8], layer))
@@ -232,7 +209,7 @@ def speed(arguments: argparse.Namespace) -> None:
     print("|---|---|---|---|---|---|---|", flush=True)
     for way in arguments.ways or ways():
         options = ["--context", str(arguments.context), "--steps", str(arguments.steps)]
-        options += ["--device", arguments.device, *["--model"] * arguments.model]
+        options += ["--device", arguments.device]
         command = [sys.executable, __file__, "speed", *options, "--only", way]
         subprocess.run(command, check=False)
 
@@ -248,7 +225,6 @@ def main() -> None:
     two.add_argument("--context", type=int, default=4096)
     two.add_argument("--steps", type=int, default=140)
     two.add_argument("--ways", nargs="*")
-    two.add_argument("--model", action="store_true", help="a step of a packed model")
     two.add_argument("--only", help=argparse.SUPPRESS)
     for each in (one, two):
         each.add_argument("--device", default="cpu", help="cpu, cuda")

@@ -21,8 +21,8 @@ from ladder.errors import Unsupported
 from ladder.quantization import quantize
 from ladder.weight import Weight
 
-#: Weights of which rows are looked at together: a few hundred megabytes.
-_AT_ONCE = 1 << 23
+#: Weights of which rows are looked at together: some hundred bytes each.
+_AT_ONCE = 1 << 21
 
 
 def requantized(values: Tensor, like: Weight) -> Weight:

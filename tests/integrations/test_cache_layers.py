@@ -338,6 +338,29 @@ def test_copies_are_independent_and_a_reset_layer_is_new():
     same(it, other)
 
 
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda it: it.crop(-3),
+        lambda it: it.reorder_cache(torch.tensor([1, 0])),
+        lambda it: it.keys,
+        lambda it: it.values,
+    ],
+    ids=["crop", "reorder", "keys", "values"],
+)
+def test_what_was_offloaded_is_waited_for_before_it_is_read(read, monkeypatch):
+    waited = []
+    monkeypatch.setattr(torch.accelerator, "synchronize", waited.append)
+    it = layer()
+    feed(it, *states(70), [70])
+    read(it)
+    assert not waited
+    it.device = torch.device("cuda:0")  # as if tokens had come from there
+    it.offload()
+    read(it)
+    assert waited == [it.device]
+
+
 def test_gradients_reach_dense_tokens_and_stop_at_packed_ones():
     it = layer()
     keys, values = (each.requires_grad_() for each in states(40))

@@ -6,7 +6,7 @@ import json
 import pytest
 import torch
 from hf_mixtures import fresh
-from hf_models import load, logits
+from hf_models import check_same, load, logits, packed_of
 from torch import nn
 
 import ladder
@@ -27,6 +27,16 @@ def saved_and_loaded(model, folder):
     again = load(folder, dtype=model.dtype)
     assert torch.equal(logits(again), logits(model))
     return again
+
+
+@pytest.mark.parametrize("kind", [None, "mixtral"])
+def test_weights_without_scales_are_loaded_without(kind, dense_folder, tmp_path):
+    """Their type is spelled as an element, which elsewhere has groups and scales by default."""
+    model = load(dense_folder) if kind is None else fresh(kind)
+    ladder.convert(model, "float8_e4m3,channel", embeddings=kind is None)
+    again = saved_and_loaded(model, tmp_path)
+    check_same(model, again)
+    assert not any("scales" in name for name in packed_of(again))
 
 
 def test_a_model_that_was_packed_in_memory_is_saved_as_a_ladder_folder(dense_folder, tmp_path):

@@ -113,7 +113,7 @@ def _swap(model: Any, module: StoredModule, text: str, prepare: Prepare | None) 
         k,
         n,
         linear.bias is not None or "bias" in module.parts,
-        text,
+        parse(text),  # a name without fields has no scales here
         act_order="g_idx" in module.parts,
         device="meta",
         dtype=linear.weight.dtype,

@@ -71,11 +71,13 @@ class PackedLayer(CacheLayerMixin):
     @property
     def keys(self) -> Tensor | None:
         """All keys held, decoded [batch, heads, tokens, width]; None before the first call."""
+        self._wait()
         return None if self.recent is None else self._decoded(0, self.recent[0])
 
     @property
     def values(self) -> Tensor | None:
         """All values held, likewise."""
+        self._wait()
         return None if self.recent is None else self._decoded(1, self.recent[1])
 
     @property
@@ -241,6 +243,7 @@ class PackedLayer(CacheLayerMixin):
                 f"{self.sliding_window} needs {seen} after the last {removed} are removed: call "
                 "activate_past_recording before the tokens come"
             )
+        self._wait()
         dense = min(removed, self.recent[0].shape[2])
         end = self.recent[0].shape[2] - dense
         self.packed = tuple(packed.without_last(removed - dense) for packed in self.packed)
@@ -262,6 +265,7 @@ class PackedLayer(CacheLayerMixin):
         """Keep the sequences ``indices`` of the batch: places, or True for those to keep."""
         if self.recent is None:
             return
+        self._wait()
         if indices.dtype == torch.bool:
             indices = indices.nonzero().flatten()
         self.packed = tuple(packed.of_batch(indices) for packed in self.packed)
@@ -275,6 +279,12 @@ class PackedLayer(CacheLayerMixin):
         """Move it back to the device that it came on."""
         if self.recent is not None:
             self._move(self.device)
+
+    def _wait(self) -> None:
+        """Until copies that :meth:`offload` began are there: what reads them on the CPU does not
+        wait for the device by itself."""
+        if self.recent is not None and self.recent[0].device != self.device:
+            torch.accelerator.synchronize(self.device)
 
     def _move(self, device: torch.device | str) -> None:
         if self.recent is not None:

@@ -18,6 +18,7 @@ from ladder.nn.dense_experts import GATE_UP, STACKS
 from ladder.nn.experts import Experts
 from ladder.nn.mixtures import mixtures
 from ladder.nn.stack import PackedStack
+from ladder.types import parse
 from ladder.weight import PARTS
 
 #: What a stack may have beside the parts of its weights.
@@ -151,7 +152,8 @@ def _refuse(model: Any, name: str, holder: str) -> None:
 
 def _room(model: Any, name: str, types: Mapping[str, str]) -> Experts:
     module = model.get_submodule(name)
-    experts = Experts.in_place_of(module, types["gate_up"], types["down"], device="meta")
+    gate_up, down = (parse(types[stack]) for stack in ("gate_up", "down"))
+    experts = Experts.in_place_of(module, gate_up, down, device="meta")
     for stack in (experts.gate_up, experts.down):
         stack.__class__ = LoadingStack
     model.set_submodule(name, experts)
