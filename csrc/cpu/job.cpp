@@ -39,8 +39,8 @@ Grouping grouping_of(const WeightView& view, std::int64_t columns, const Kernels
   return Grouping::columns;
 }
 
-/// Codes of an integer format, one to a byte, as numbers. Loops without branches, of which compilers
-/// make vectors.
+/// Codes of an integer format, one to a byte, as numbers. Loops without branches, of which
+/// compilers make vectors.
 void widen_integers(const std::uint8_t* __restrict from, std::int64_t count, const Element& format,
                     float* __restrict to) {
   if (format.encoding == Encoding::signed_integer) {
@@ -79,8 +79,8 @@ int value_bits(const Job& job, const TType& type) {
   };
   if (type.scale->bits > 8) return product_bits(codes, of_float(*type.scale));
   const int scale = tables_of(*type.scale, 0).significant;
-  return product_bits(
-      codes, type.superblock == 0 ? scale : product_bits(scale, of_float(*type.scale2)));
+  return product_bits(codes,
+                      type.superblock == 0 ? scale : product_bits(scale, of_float(*type.scale2)));
 }
 
 }  // namespace
@@ -224,8 +224,8 @@ void Scales::read(std::int64_t begin, std::int64_t count) {
   const WeightView& view = *weight_.view;
   const TType& type = *view.type;
   const std::int64_t rows = type.block.rows == 0 ? view.n : type.block.rows;
-  const auto read_stored = [&](const void* data, bool of_zeros, std::int64_t row,
-                               std::int64_t some, float* to) {
+  const auto read_stored = [&](const void* data, bool of_zeros, std::int64_t row, std::int64_t some,
+                               float* to) {
     if (type.superblock > 0) {
       read_superblocks(data, of_zeros, row, some, to);
     } else {

@@ -21,8 +21,8 @@ struct ImageParts {
     std::int64_t offset_bytes, elements;
     Scalar scalar;
   };
-  std::int64_t code_words, words;      ///< of the codes, of all
-  std::optional<Part> scales, zeros;   ///< [groups][ceil(n / 64)][8][8]
+  std::int64_t code_words, words;     ///< of the codes, of all
+  std::optional<Part> scales, zeros;  ///< [groups][ceil(n / 64)][8][8]
   /// One, or [n], or as scales [superblocks], those of zeros behind all those of scales; [k], int32
   /// as u32.
   std::optional<Part> scale2, gather;

@@ -272,10 +272,10 @@ struct Statement {
                DependentLaunch, DependentWait, LoadMatrix, LoadUnits, Unpack, Mma, Fill,
                Reinterpret, Scale, Add, Cast, Ticket, For, If, Within, Produce, SignalInit, Expect,
                Arrive, Await, CopyBulk, CopyRows, Unary, Binary, Reduce, AtomicAdd, UnpackFloat,
-               Lookup, FillTable, FillWords, LargestScale, TimesSecond, LookupRelative, ZeroOperand, Offset,
-               Multiply, Spread, Gate, Activate, CopyElements, UnpackBytes, SplitDigits, JoinDigits,
-               MmaShared, MmaWait, MatrixFence, ScaleOperand, TensorStore, TensorWait, TensorFence,
-               TensorMma, TensorCommit, TensorLoad, ToCodes, Priority, Alternate>
+               Lookup, FillTable, FillWords, LargestScale, TimesSecond, LookupRelative, ZeroOperand,
+               Offset, Multiply, Spread, Gate, Activate, CopyElements, UnpackBytes, SplitDigits,
+               JoinDigits, MmaShared, MmaWait, MatrixFence, ScaleOperand, TensorStore, TensorWait,
+               TensorFence, TensorMma, TensorCommit, TensorLoad, ToCodes, Priority, Alternate>
       op;
 };
 
@@ -385,8 +385,8 @@ struct Group {};
 /// Neither memory nor time: tiles in registers. Reinterpret is in no group: it is no work, and
 /// stays with what made the tile.
 using InRegisters = Group<Unpack, UnpackBytes, UnpackFloat, ScaleOperand, LargestScale, TimesSecond,
-                          ZeroOperand, Offset, Mma, Fill, Scale, Add, Multiply, Spread, Gate, Activate, ToCodes,
-                          Cast, Unary, Binary, JoinDigits>;
+                          ZeroOperand, Offset, Mma, Fill, Scale, Add, Multiply, Spread, Gate,
+                          Activate, ToCodes, Cast, Unary, Binary, JoinDigits>;
 /// Waits and groups of copies.
 using InTime = Group<Commit, Wait, Barrier, ClusterBarrier, DependentLaunch, DependentWait, MmaWait,
                      MatrixFence, TensorWait, TensorFence, Priority>;

@@ -189,12 +189,11 @@ void check(const TType& type) {
                  "\" has groups of ", type.block.columns, ", fewer than 8");
   if (type.superblock > 0) check_superblocks(type, text);
   const bool settled = type.superblock > 0 || type.scale == nullptr;
-  LADDER_REQUIRE(settled || is_scale_format(*type.scale), "type \"", text,
-                 "\": scale ", type.scale->name,
-                 " is neither a floating format nor an unsigned integer");
+  LADDER_REQUIRE(settled || is_scale_format(*type.scale), "type \"", text, "\": scale ",
+                 type.scale->name, " is neither a floating format nor an unsigned integer");
   const bool whole = type.has_integer_scales();
-  LADDER_REQUIRE(settled || whole || type.scale->bits == 8 || type.scale->bits >= 16,
-                 "type \"", text, "\": scale ", type.scale->name, " has ", type.scale->bits,
+  LADDER_REQUIRE(settled || whole || type.scale->bits == 8 || type.scale->bits >= 16, "type \"",
+                 text, "\": scale ", type.scale->name, " has ", type.scale->bits,
                  " bits, not 8, 16 or 32");
   LADDER_REQUIRE(!whole || type.scale2 != nullptr, "type \"", text, "\" has scales of ",
                  type.scale->name, ", which are integers, and no scale2 to multiply them by");

@@ -84,7 +84,8 @@ float zero_value(const WeightView& w, std::int64_t block_row, std::int64_t group
 float second_value(const WeightView& w, std::int64_t row, std::int64_t group, bool of_zeros) {
   const TType& type = *w.type;
   const std::int64_t each = type.scales_of_superblock();
-  const std::int64_t at = row * type.superblocks(w.k) + group * type.block.columns / type.superblock;
+  const std::int64_t at =
+      row * type.superblocks(w.k) + group * type.block.columns / type.superblock;
   return stored_value(*type.scale2, w.seconds, at * each + (of_zeros ? 1 : 0));
 }
 

@@ -28,8 +28,8 @@ bool uses_tiles(const Program& program, const std::vector<Statement>& statements
               answer(OnTables{}, false), answer(InTensorMemory{}, false),
               answer(Group<TensorCommit>{}, false),
               answer(Group<Unpack, UnpackBytes, UnpackFloat, ScaleOperand, LargestScale,
-                           TimesSecond, ZeroOperand, Offset, Mma, Fill, Reinterpret, Scale, Add, Multiply,
-                           Spread, Gate, Activate, ToCodes, JoinDigits>{},
+                           TimesSecond, ZeroOperand, Offset, Mma, Fill, Reinterpret, Scale, Add,
+                           Multiply, Spread, Gate, Activate, ToCodes, JoinDigits>{},
                      false)},
         statement.op);
   });

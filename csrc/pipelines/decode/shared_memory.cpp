@@ -77,8 +77,7 @@ std::int64_t shared_bytes(const DecodeSchedule& s, const Problem& problem) {
   const auto buffer = [](std::int64_t elements, std::int64_t bytes) {
     return round_up(elements * bytes, kSharedAlignment);
   };
-  return buffer(m.words, 4) +
-         per_group_bytes(problem.weight, m.per_group, m.per_superblock) +
+  return buffer(m.words, 4) + per_group_bytes(problem.weight, m.per_group, m.per_superblock) +
          buffer(m.activations, staged_bytes(s, problem)) + buffer(m.table, 4) +
          (m.sums_over_words ? 0 : buffer(m.sums, 4)) + buffer(m.cta_sums, 4) +
          m.signals * kSignalBytes;

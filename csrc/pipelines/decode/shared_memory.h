@@ -35,13 +35,13 @@ struct SharedMemory {
   std::int64_t words;      ///< u32, of the ring of weights
   std::int64_t per_group;  ///< of the ring: scales, then as many zero points, where there are such
   std::int64_t per_superblock;  ///< second scales of these
-  std::int64_t x_pitch;    ///< from one row of activations to the next
-  std::int64_t activations;  ///< of staged_bytes() each
-  std::int64_t table;        ///< u32, of a type that is looked up
-  std::int64_t sum_pitch;    ///< from the sums of one token to those of the next
-  std::int64_t sums;         ///< f32, of the warps, in all their buffers
-  bool sums_over_words;      ///< they take the place of the words, which are all multiplied
-  std::int64_t cta_sums;     ///< f32, for the peers of a cluster
+  std::int64_t x_pitch;         ///< from one row of activations to the next
+  std::int64_t activations;     ///< of staged_bytes() each
+  std::int64_t table;           ///< u32, of a type that is looked up
+  std::int64_t sum_pitch;       ///< from the sums of one token to those of the next
+  std::int64_t sums;            ///< f32, of the warps, in all their buffers
+  bool sums_over_words;         ///< they take the place of the words, which are all multiplied
+  std::int64_t cta_sums;        ///< f32, for the peers of a cluster
   std::int64_t signals;
 };
 SharedMemory shared_memory(const DecodeSchedule& schedule, const Problem& problem);

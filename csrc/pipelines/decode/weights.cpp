@@ -71,11 +71,10 @@ void DecodeLowering::declare_per_group() {
         group_order(warp_columns(), warps_k, schedule_.k_tiles(), part.columns);
     part.groups = groups_in(warp_columns(), part);
     part.first = order.first;
-    part.layout =
-        spatial({1, schedule_.warps_n, 1, 1, 1}) * order.over_k * groups_of_lanes(part);
-    const auto rows =
-        spatial({1, schedule_.warps_n}) * replicated(warps_k, 2) * local({part.groups, 1}) *
-        lifted(local({2 * schedule_.m16_tiles}) * spatial({8}) * replicated(4, 1));
+    part.layout = spatial({1, schedule_.warps_n, 1, 1, 1}) * order.over_k * groups_of_lanes(part);
+    const auto rows = spatial({1, schedule_.warps_n}) * replicated(warps_k, 2) *
+                      local({part.groups, 1}) *
+                      lifted(local({2 * schedule_.m16_tiles}) * spatial({8}) * replicated(4, 1));
     part.table = table_of(part);
     for (int i = 0; i < kept_.group_k_tiles; ++i) {
       part.pieces.push_back({reg(part.name + "_table", part.scalar, groups_in_registers(part)),

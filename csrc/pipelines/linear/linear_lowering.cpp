@@ -46,8 +46,7 @@ void LinearLowering::declare_kernel(std::int64_t splits, std::int64_t tiles, int
   };
   const Weight& weight = problem_.weight;
   const auto per_group = [&](const char* name, const char* buffer, Scalar scalar, bool zeros) {
-    per_group_.push_back(
-        {name, scalar, constant(buffer, scalar), problem_.group_size(), zeros});
+    per_group_.push_back({name, scalar, constant(buffer, scalar), problem_.group_size(), zeros});
   };
   if (weight.scale) per_group("scale", "scales", weight.scale_in_memory(), false);
   if (weight.stored_zero != Zero::none) {

@@ -93,8 +93,7 @@ std::string bad_tail(const TileSchedule& s, const Decisions& decisions, const Ct
   const Problem& problem = decisions.problem;
   const auto longest =
       problem.weight.superblocks ? problem.weight.superblocks->columns : problem.group_size();
-  const auto sharing =
-      longest >= problem.k ? 1 : std::max<std::int64_t>(longest / s.columns, 1);
+  const auto sharing = longest >= problem.k ? 1 : std::max<std::int64_t>(longest / s.columns, 1);
   return of_split % sharing == 0
              ? ""
              : joined("groups of ", sharing, " k-tiles do not follow ", of_split, " of a split");

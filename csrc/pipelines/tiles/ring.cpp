@@ -50,8 +50,8 @@ void TileLowering::declare_groups() {
             spatial({1, s_.warps_n}) * replicated(s_.warps_m, 2) * fit_.rows(part.groups, of_a));
     part.table = table_of(part);
     if (whole_row()) continue;
-    const auto ring = buffer(part.name + "_ring", Level::shared, part.scalar,
-                             s_.stages * part.groups * s_.rows);
+    const auto ring =
+        buffer(part.name + "_ring", Level::shared, part.scalar, s_.stages * part.groups * s_.rows);
     part.ring =
         view(ring, {s_.stages * part.groups, row_blocks(), 8, 4, 8}, {s_.rows, kBlock, 8, 0, 1});
     part.to = view(ring, {part.groups, s_.rows}, {s_.rows, 1});

@@ -155,8 +155,7 @@ std::int64_t shared_bytes(const TileSchedule& s, const Problem& problem) {
     return round_up(elements * bytes, kSharedAlignment);
   };
   const auto ring =
-      buffer(m.words, 4) +
-      per_group_bytes(problem.weight, m.per_group, m.per_superblock);
+      buffer(m.words, 4) + per_group_bytes(problem.weight, m.per_group, m.per_superblock);
   const auto all = (s.warpgroups ? round_up(ring, std::int64_t{kSwizzleAlignment}) : ring) +
                    buffer(m.activations, bytes_of(problem.formats.x)) + buffer(m.table, 4);
   const auto signals = (s.producers ? 2 * s.stages * kSignalBytes : 0) +

@@ -130,15 +130,15 @@ bool keeps_totals(const TileSchedule& schedule, const Problem& problem);
 
 /// The buffers of a CTA, in elements, in the order in which they lie; 0: there is none.
 struct TileMemory {
-  std::int64_t words;         ///< u32: codes, [stage][row of blocks][column]
-  std::int64_t per_group;     ///< scales, [stage][group][row], then as many zero points
+  std::int64_t words;           ///< u32: codes, [stage][row of blocks][column]
+  std::int64_t per_group;       ///< scales, [stage][group][row], then as many zero points
   std::int64_t per_superblock;  ///< second scales of these
-  std::int64_t x_pitch;       ///< from one token to the next; of warpgroups in a panel of columns
-  std::int64_t activations;   ///< [stage][token]
-  std::int64_t table;         ///< u32, of a type that is looked up
-  std::int64_t sum_pitch;     ///< from the sums of one token to those of the next
-  std::int64_t sums;          ///< f32; they take the place of all that is above
-  std::int64_t token_scales;  ///< f32, behind the sums: one a thread, or more
+  std::int64_t x_pitch;         ///< from one token to the next; of warpgroups in a panel of columns
+  std::int64_t activations;     ///< [stage][token]
+  std::int64_t table;           ///< u32, of a type that is looked up
+  std::int64_t sum_pitch;       ///< from the sums of one token to those of the next
+  std::int64_t sums;            ///< f32; they take the place of all that is above
+  std::int64_t token_scales;    ///< f32, behind the sums: one a thread, or more
 };
 TileMemory tile_memory(const TileSchedule& schedule, const Problem& problem);
 /// Bytes of shared memory that a CTA asks for, to the byte.

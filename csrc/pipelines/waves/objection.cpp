@@ -48,8 +48,8 @@ std::string bad_waves(const WaveSchedule& s, const MatrixInstruction& row) {
 
 /// A wave's columns of a k-tile belong to one group or to whole ones, and so do those of its
 /// neighbours and of the other parts of K.
-std::string bad_groups(const WaveSchedule& s, const Problem& problem, int step,
-                       std::int64_t splits, std::int64_t group) {
+std::string bad_groups(const WaveSchedule& s, const Problem& problem, int step, std::int64_t splits,
+                       std::int64_t group) {
   if (group >= problem.k) return {};
   const auto why = joined("groups of ", group, " do not follow ", s.waves_k, " waves of ",
                           s.columns, " columns in ", s.k_tiles, " k-tiles");

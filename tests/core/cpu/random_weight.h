@@ -139,11 +139,11 @@ inline RandomWeight::RandomWeight(const TType& t, std::int64_t rows, std::int64_
     for (std::int64_t first = 0; first < groups; first += type.superblock / type.block.columns)
       for (std::int64_t kind = 0; kind < kinds; ++kind) {
         const double drawn = static_cast<double>(1 + random_() % 4) / 4 - 1.125;
-        const std::uint32_t code = encode(*type.scale2, draw == Draw::exact ? drawn : 0.317 * drawn);
+        const std::uint32_t code =
+            encode(*type.scale2, draw == Draw::exact ? drawn : 0.317 * drawn);
         for (int byte = 0; byte < type.scale2->bits / 8; ++byte)
           seconds.push_back(static_cast<std::uint8_t>(code >> (8 * byte)));
-        const std::int64_t last =
-            std::min(first + type.superblock / type.block.columns, groups);
+        const std::int64_t last = std::min(first + type.superblock / type.block.columns, groups);
         auto& multiplied = kind == 0 ? scale_values : zero_values;
         for (std::int64_t group = first; group < last; ++group)
           multiplied[static_cast<std::size_t>(row * groups + group)] *= decode(*type.scale2, code);

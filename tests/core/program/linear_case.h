@@ -91,7 +91,8 @@ struct LinearCase {
     }
     const auto superblocks = problem.n * problem.superblocks() * problem.weight.seconds();
     for (std::int64_t i = 0; i < superblocks; ++i) {
-      const double second = std::ldexp(random() % 4 == 0 ? -1.0 : 1.0, -static_cast<int>(random() % 2));
+      const double second =
+          std::ldexp(random() % 4 == 0 ? -1.0 : 1.0, -static_cast<int>(random() % 2));
       data.seconds.push_back(to_bits(problem.weight.superblocks->seconds, second));
     }
     if (problem.has_scale2()) data.scale2 = 0.5f;

@@ -35,8 +35,9 @@ struct Shape {
   const char* device;
   std::int64_t m, n, k;
 };
-constexpr Shape kShapes[] = {{"h200", 1, 64, 512},    {"h200", 8, 192, 1024}, {"h200", 16, 128, 768},
-                             {"h200", 40, 128, 512},  {"h200", 200, 192, 1024}, {"a100", 24, 128, 512},
+constexpr Shape kShapes[] = {{"h200", 1, 64, 512},     {"h200", 8, 192, 1024},
+                             {"h200", 16, 128, 768},   {"h200", 40, 128, 512},
+                             {"h200", 200, 192, 1024}, {"a100", 24, 128, 512},
                              {"mi300x", 16, 128, 512}, {"rx7900xtx", 16, 128, 512}};
 
 std::vector<Schedule> proposed(const Problem& problem, const Device& device) {
@@ -129,8 +130,9 @@ TEST(SuperblocksOf, a_program_show_every_slip) {
   };
   EXPECT_EQ(after([](Program&) {}), "");
   RegisterId first = -1;
-  EXPECT_EQ(each([&](TimesSecond& i, Program&) { i.seconds = first = first < 0 ? i.seconds : first; }),
-            "wrong numbers");
+  EXPECT_EQ(
+      each([&](TimesSecond& i, Program&) { i.seconds = first = first < 0 ? i.seconds : first; }),
+      "wrong numbers");
   EXPECT_THAT(each([](TimesSecond& i, Program& p) { p.registers[i.to].scalar = Scalar::f16; }),
               HasSubstr("f32"));
   EXPECT_THAT(each([](TimesSecond& i, Program& p) { p.registers[i.seconds].scalar = Scalar::u8; }),

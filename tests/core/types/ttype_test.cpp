@@ -23,8 +23,8 @@ TEST(Spelling, of_every_combination_that_is_allowed_reads_back_to_the_same_type)
   int allowed = 0;
   for (const Element* e : elements())
     for (const char* block : {"", ",group=8", ",group=128", ",channel", ",tensor", ",block=128x64"})
-      for (const char* scale :
-           {"", ",scale=float16", ",scale=e8m0", ",scale=float8_e4m3", ",scale=uint4", ",scale=int6"})
+      for (const char* scale : {"", ",scale=float16", ",scale=e8m0", ",scale=float8_e4m3",
+                                ",scale=uint4", ",scale=int6"})
         for (const char* zero : {"", ",zero=midpoint", ",zero=integer", ",zero=quantized",
                                  ",zero=original", ",zero=rescale"})
           for (const char* scale2 :
