@@ -164,7 +164,7 @@ def test_scales_that_are_not_learned_are_told(caplog):
     assert list(ladder.qat.scale_parameters(model)) == ["0.weight_range"]
     assert ladder.qat.prepare(dense(), "uint4", 32).not_learned == {}
     for type, why in (
-        ("q4_k", "q4_k has scales on the grid of a k-quant"),
+        ("q4_k", "q4_k has two levels of scales"),
         ("nvfp4", "nvfp4 has two levels of scales"),
         ("uint4,zero=integer", "uint4,zero=integer has no scales"),
     ):
