@@ -58,7 +58,7 @@ Problem of_floats(const Problem& problem) {
 /// Some schedules of those that are proposed: wherever some are with scales of float32.
 void for_each_schedule(const Problem& problem, const Device& device,
                        const std::function<void(const Schedule&)>& use) {
-  constexpr std::size_t kSome = 4;
+  constexpr std::size_t kSome = 2;
   const auto kept = proposed(problem, device);
   ASSERT_EQ(kept.empty(), proposed(of_floats(problem), device).empty()) << to_string(problem);
   const auto step = std::max<std::size_t>(kept.size() / kSome, 1);
